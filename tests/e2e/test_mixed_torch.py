@@ -10,7 +10,7 @@ from stage import EVERY_STEP, Stage
 from deadpool.config import JobConfig
 from deadpool.workload.harness import JobFailed
 
-SENTENCE = "every node of a job needs the same torch"
+SENTENCE = "all nodes of a job need the same torch"
 
 
 @pytest.mark.parametrize("strange", ["spare", pytest.param("job", marks=pytest.mark.thorough)])
@@ -29,6 +29,7 @@ def test_spare_with_another_torch_says_so_and_rehearses_nothing(
         job.fork_server = servers["spare"]
         job.add_node("n2", spare=True)
         stage.trial.await_event("trainer_lost")
+        stage.trial.await_event("spare_lost")  # nobody counts on it
         stage.open_gate(4)
 
     play(stage, during)

@@ -610,6 +610,8 @@ class AgentBench(Bench):
                 return msg.Spoilt(generation=now_in, node="n0", rank=rank, version=version(wanted))
             case ["failed", *error]:
                 return msg.Failed(error=" ".join(error))
+            case ["unfit", *error]:
+                return msg.Failed(error=" ".join(error), unfit=True)
             case ["device-lost", *error]:
                 return msg.DeviceLost(error=" ".join(error))
         raise ValueError(words)

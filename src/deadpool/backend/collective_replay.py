@@ -22,11 +22,10 @@ Find = Callable[[Key], tuple[bytes, ...] | None]
 class CollectiveReplay:
     """Records, replays, or does nothing. Main thread only, but the collectives may come from any thread."""
 
-    def __init__(self, torch_name: str = "") -> None:
-        self._torch_name = torch_name
+    def __init__(self) -> None:
         self._interception = Interception()
         self._before_loop: tuple[RecordedCollectives, Counter[tuple[str, str]]] | None = None
-        self.recorded = RecordedCollectives(torch_name=torch_name)
+        self.recorded = RecordedCollectives()
         self.is_recording = False
 
     def record(self) -> None:
@@ -70,7 +69,7 @@ class CollectiveReplay:
 
     def _start_over(self) -> None:
         self.end()
-        self.recorded, self._before_loop = RecordedCollectives(torch_name=self._torch_name), None
+        self.recorded, self._before_loop = RecordedCollectives(), None
         self._interception.counts.clear()
 
     def _record(self, key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:

@@ -144,6 +144,10 @@ class Groups:
         """Does in a rehearsal what a first connection would have to do, once the script has chosen its device."""
         self._communicators.warm_up()
 
+    def read(self, store: dist.Store, key: str) -> bytes:
+        """Waits until a peer has set the key. GroupError: it cannot be read, or an abort came meanwhile."""
+        return bytes(self._supervisor.run(f"waiting for {key!r}", lambda: store.get(key), keep=False))
+
     def abort(self) -> int:
         """Ends every collective and every making of a group; returns how many sockets were shut down. Any thread.
 

@@ -44,6 +44,9 @@ class PlainGroups:
         check_backend(backend)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=self._timeout)
 
+    def read(self, store: dist.Store, key: str) -> bytes:
+        return bytes(store.get(key))
+
     def keep_destroyed(self) -> None:
         pass
 

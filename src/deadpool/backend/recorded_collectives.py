@@ -2,7 +2,6 @@
 
 Only small results are kept: sizes, votes, shapes, the user's configuration. A process that rehearses the rank alone is
 given the same results. Object collectives carry bytes that torch pickled; they are kept as bytes and never unpickled.
-The rank's torch is named beside them, since another one may do other collectives.
 """
 
 from __future__ import annotations
@@ -18,16 +17,12 @@ TOTAL_LIMIT_BYTES = 1024 * 1024
 Key = tuple[str, str, int]
 """The operation, the group, and how many of this operation the group had done before."""
 
-_TORCH: Key = ("torch", "", 0)
-"""No operation: in a recording's bytes, the name of the torch has this key."""
-
 
 class RecordedCollectives:
     """Results by key. Each result is the bytes of the tensors that the operation filled."""
 
-    def __init__(self, *, torch_name: str = "", limit_bytes: int = TOTAL_LIMIT_BYTES) -> None:
+    def __init__(self, *, limit_bytes: int = TOTAL_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self.torch_name = torch_name  # empty: not told
         self._results: dict[Key, tuple[bytes, ...]] = {}
         self.size_bytes = 0
         self.closed: str | None = None  # the reason why nothing more is recorded
@@ -52,23 +47,19 @@ class RecordedCollectives:
             self.closed = f"{key[0]}: {error}"
 
     def copy(self) -> RecordedCollectives:
-        twin = RecordedCollectives(torch_name=self.torch_name, limit_bytes=self._limit_bytes)
+        twin = RecordedCollectives(limit_bytes=self._limit_bytes)
         twin._results = dict(self._results)
         twin.size_bytes, twin.closed = self.size_bytes, self.closed
         return twin
 
     def pack(self) -> bytes:
-        results = {_TORCH: (self.torch_name.encode(),), **self._results}
-        return bytes(msgpack.packb([[*key, list(result)] for key, result in results.items()]))
+        return bytes(msgpack.packb([[*key, list(result)] for key, result in self._results.items()]))
 
     @classmethod
     def unpack(cls, data: bytes) -> RecordedCollectives:
         """Empty `data` gives an empty recording."""
         recorded = cls()
         for operation, group, number, result in msgpack.unpackb(data) if data else ():
-            if (operation, group, number) == _TORCH:
-                recorded.torch_name = result[0].decode()
-                continue
             recorded._results[operation, group, number] = tuple(result)
             recorded.size_bytes += sum(len(each) for each in result)
         return recorded

@@ -62,19 +62,21 @@ class CoordinatorProcesses:
         if self._is_over(deserted=deserted):
             self._code = 1
         codes = [each.process.poll() for each in self._processes]  # once: one that ends meanwhile is read the next time
-        for each, code in zip(self._processes, codes, strict=True):
-            if code is None or self._code is not None:
-                continue
-            if code >= 0 and self._is_leading(each):
-                self._code = code
-            elif code < 0 and self._restarts < _RESTARTS:
-                self._restarts += 1
-                places = self.places if len(self._processes) > 1 else []
-                each.process = self._spawn(self._command(each.place, places, faults=False), signal.SIGTERM)
-                return None
-        if self._code is None and None not in codes:
+        ended = [(each, code) for each, code in zip(self._processes, codes, strict=True) if code is not None]
+        if self._code is None:
+            self._code = next((code for each, code in ended if code >= 0 and self._is_leading(each)), None)
+        killed = [each for each, code in ended if code < 0]
+        if self._code is None and killed and self._restarts < _RESTARTS:
+            for each in killed:
+                self._start_again(each)
+        elif self._code is None and None not in codes:
             self._code = 1
         return self._code
+
+    def _start_again(self, each: _CoordinatorProcess) -> None:
+        self._restarts += 1
+        places = self.places if len(self._processes) > 1 else []
+        each.process = self._spawn(self._command(each.place, places, faults=False), signal.SIGTERM)
 
     def _is_over(self, *, deserted: bool) -> bool:
         """A single coordinator ends the job itself, or waits for nodes to be added."""

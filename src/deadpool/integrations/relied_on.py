@@ -45,9 +45,15 @@ class Uses:
         """A few words for each thing that is not as it should be."""
         try:
             owner = self._find()
-        except (ImportError, AttributeError) as error:
-            is_gone = isinstance(error, AttributeError) or self.where.startswith(str(error.name))
+        except AttributeError:
+            yield f"there is no {self.name}"
+            return
+        except Exception as error:  # an import runs code of the library, which may fail in any way
+            is_gone = isinstance(error, ImportError) and self.where.startswith(str(error.name))
             yield f"there is no {self.name}" if is_gone else f"{self.name} cannot be imported ({error})"
+            return
+        if not isinstance(owner, type | ModuleType):
+            yield f"{self.name} is neither a class nor a module any more"
             return
         codes = tuple(_codes(owner))
         yield from (f"{self.name} has no {name}" for name in self.has if not _has(owner, name, codes))
@@ -77,7 +83,10 @@ def _of_method(owner: Any, name: str, parameters: str, *, is_override: bool = Fa
         yield "is gone"
         return
     held = inspect.getattr_static(owner, name)
-    found = list(inspect.signature(_undecorated(method, name)).parameters.values())
+    try:
+        found = list(inspect.signature(_undecorated(method, name)).parameters.values())
+    except (TypeError, ValueError):
+        return  # native code, whose parameters cannot be seen
     if found and found[0].kind is inspect.Parameter.VAR_POSITIONAL:
         return  # a decorator, and what it wraps cannot be seen
     has_self = isinstance(owner, type) and not isinstance(held, staticmethod | classmethod)
@@ -97,7 +106,9 @@ def _of_parameters(found: list[inspect.Parameter], wanted: str, is_override: boo
     by_position = names[: names.index("*")] if "*" in names else names
     by_keyword = names[len(by_position) + 1 :]
     positional = [each.name for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if positional[: len(by_position)] != by_position:
+    takes_more = any(each.kind is each.VAR_POSITIONAL for each in found)
+    expected = by_position[: len(positional)] if takes_more else by_position
+    if positional[: len(expected)] != expected:
         yield f"does not begin with ({', '.join(by_position)})"
     takes_any = any(each.kind is each.VAR_KEYWORD for each in found)
     known = {each.name for each in found if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)}

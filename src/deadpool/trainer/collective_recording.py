@@ -5,7 +5,7 @@
     newcomer   rehearses with the recording of the live rank, once there is one (main.py); waits for results that the
                live rank has not recorded yet; if it is seated at step 0, goes on recording where the lost rank stopped
 
-Where torch lacks what recording needs, an empty one is sent, which names that torch: newcomers must have the same.
+Where torch lacks what recording needs, a void one is sent, which names that torch: newcomers must have the same.
 
 The recording is sent before the version that it belongs to is captured, so it exists wherever that version is resumed.
 """
@@ -29,7 +29,7 @@ class RecordingSchedule:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._replay = CollectiveReplay(same_torch.name())
+        self._replay = CollectiveReplay()
         self._start: Generation | None = None  # the generation in which the recording began that is made or replayed
         self._unpacked: tuple[Recording, RecordedCollectives] | None = None  # the message read last, and its content
         self._is_replayed = False
@@ -49,8 +49,8 @@ class RecordingSchedule:
         self._replay.mark()
         if self._replay.is_recording:
             self._send(self._replay.recorded, complete=False)
-        elif torch_check.is_plain():
-            self._send_empty()
+        elif torch_check.is_plain():  # a void one, so nobody rehearses with it
+            self._session.send(self._named(start=self._session.core.generation, complete=False, book=b""))
 
     def block_ended(self) -> None:
         """Nothing is recorded between two steps, because a rehearsal does not run that code."""
@@ -73,9 +73,11 @@ class RecordingSchedule:
         self._is_replayed = False
         self._replay.end()
         recordings = self._recordings() or self._lost_recordings()
-        if recordings.complete:
-            return
         self._start = recordings.start
+        if recordings.complete:
+            if not recordings.torch:  # it came with a checkpoint: from here on it is of this torch
+                self._send(self._read(recordings), complete=True)
+            return
         if step == 0:
             self._replay.record_first_step(self._read(recordings).copy())
         else:
@@ -83,30 +85,25 @@ class RecordingSchedule:
 
     def _lost_recordings(self) -> Recording:
         """No node has the recording any more. An empty one is sent, so that no rehearsal of this rank waits for it."""
-        start = self._send_empty()
-        return Recording(rank=self._session.rank, start=start, complete=True, book=b"")
-
-    def _send_empty(self) -> Generation:
         self._start = self._session.core.generation
-        self._send(RecordedCollectives(torch_name=same_torch.name()), complete=True)
-        return self._start
+        self._send(RecordedCollectives(), complete=True)
+        return self._named(start=self._start, complete=True, book=b"")
 
     def _send(self, recorded: RecordedCollectives, *, complete: bool) -> None:
         session = self._session
         assert self._start is not None
-        session.send(Recording(rank=session.rank, start=self._start, complete=complete, book=recorded.pack()))
+        session.send(self._named(start=self._start, complete=complete, book=recorded.pack()))
         if recorded.closed is not None:
             session.emit("recordings_cut", reason=recorded.closed)
 
     def require_same_torch(self, rank: int) -> None:
         """Unsuitable: the live rank has another one."""
         recordings = self._session.recordings.get(rank)
-        if recordings is not None and not self.is_of_same_torch(recordings):
-            raise same_torch.different(self._read(recordings).torch_name, of=f"rank {rank} of the job")
+        if recordings is not None and not is_of_same_torch(recordings):
+            raise same_torch.different(recordings.torch, of=f"rank {rank} of the job")
 
-    def is_of_same_torch(self, recordings: Recording) -> bool:
-        """A recording that was lost names none."""
-        return self._read(recordings).torch_name in ("", same_torch.name())
+    def _named(self, *, start: Generation, complete: bool, book: bytes) -> Recording:
+        return Recording(rank=self._session.rank, start=start, complete=complete, book=book, torch=same_torch.name())
 
     # --- in a rehearsal ----------------------------------------------------------------------------------------------
 
@@ -140,3 +137,8 @@ class RecordingSchedule:
         if self._unpacked is None or self._unpacked[0] is not recordings:
             self._unpacked = (recordings, RecordedCollectives.unpack(recordings.book))
         return self._unpacked[1]
+
+
+def is_of_same_torch(recordings: Recording) -> bool:
+    """One that came with a checkpoint names none, and may be of any."""
+    return recordings.torch in ("", same_torch.name())

@@ -120,7 +120,8 @@ class DefaultGroup:
 
     def _compared_store(self) -> dist.Store:
         store = self._store()
-        same_torch.compare_with_rank_0(store, self._session.rank)
+        if self.made_count == 0:
+            same_torch.compare_with_rank_0(self._session.groups, store, self._session.rank)
         return store
 
     def _store(self) -> dist.Store:

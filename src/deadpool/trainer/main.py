@@ -32,6 +32,7 @@ from deadpool.trainer import current, plain_start, torch_check
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
 from deadpool.trainer.child_cleanup import end_children_with_this_process
+from deadpool.trainer.collective_recording import is_of_same_torch
 from deadpool.trainer.control_flow import CODE_RESTART, Restart, Superseded
 from deadpool.trainer.environment import set_environment
 from deadpool.trainer.init_process_group import DefaultGroup
@@ -57,7 +58,7 @@ def main() -> None:
     try:
         store = _take_role(session)
     except Unsuitable as error:
-        _leave(_refuse(session, str(error)))
+        _leave(_refuse(session, str(error), unfit=True))
     assert session.settings is not None
     set_environment(session.rank, session.settings.layout, store.host, session.credentials.secret)
     _leave(_run(session, command))
@@ -98,10 +99,10 @@ def _role_to_play(session: Session) -> Seat | Rehearse | None:
     role = session.role
     if isinstance(role, Rehearse):
         recordings = session.recordings.get(role.rank)
-        if recordings is None or recordings.is_void:
+        if recordings is None:
             return None
-        if torch_check.is_plain() and session.recording_schedule.is_of_same_torch(recordings):
-            return None  # a rehearsal would need groups that communicate with no peer
+        if is_of_same_torch(recordings) and (recordings.is_void or torch_check.is_plain()):
+            return None  # where something is missing, a rehearsal would need groups that communicate with no peer
     return role
 
 
@@ -128,9 +129,9 @@ def _run(session: Session, command: list[str]) -> int:
         return 1
 
 
-def _refuse(session: Session, reason: str) -> int:
+def _refuse(session: Session, reason: str, *, unfit: bool = False) -> int:
     print(reason, file=sys.stderr)
-    session.send(Failed(error=reason))
+    session.send(Failed(error=reason, unfit=unfit))
     return 1
 
 

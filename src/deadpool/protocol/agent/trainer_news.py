@@ -80,6 +80,8 @@ class TrainerNews:
                     trainer.state = TrainerState.PARKED
                     self._copies.reserve(rank, geometry)
                     self._state.report_trainers()
+            case Failed(error=error, unfit=True):
+                self._leave(trainer, error)
             case Failed(error=error):
                 trainer.exit_reason = f"script: {error}"
             case DeviceLost(error=error):
@@ -177,6 +179,12 @@ class TrainerNews:
         else:
             self._on_free_exit(trainer, reason)
         self._state.report_trainers()
+
+    def _leave(self, trainer: Trainer, reason: str) -> None:
+        """As long as this node is there, the job counts on it."""
+        state = self._state
+        state.tell_coordinator(TrainerLost(generation=None, trainer=trainer.name, rank=None, reason=reason))
+        state.end(f"node {state.node} cannot take part in this job: {reason}", failed=True)
 
     def _on_seated_exit(self, trainer: Trainer, rank: int, code: int, reason: str) -> None:
         fenced = self._current.is_fenced

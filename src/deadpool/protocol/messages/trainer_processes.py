@@ -52,6 +52,7 @@ class Failed(Message, frozen=True, kw_only=True):
     """The user's script raised. The process ends after this."""
 
     error: str
+    unfit: bool = False  # nothing raised: no process of this node can take part in this job
 
 
 class DeviceLost(Message, frozen=True, kw_only=True):
