@@ -35,9 +35,7 @@ WIDTH = 16
 LAYERS = 6
 GROUP_TIMEOUT_S = 3600.0
 """Longer than any test may take: whatever ends a wait here, it was not its own time-out."""
-STACKS = signal.SIGUSR1
-"""A child that hangs is asked where it stands."""
-faulthandler.register(STACKS, all_threads=True)
+faulthandler.enable()  # the parent ends a child that hangs by SIGABRT, to see where it stands
 
 
 @dataclass(frozen=True, kw_only=True)

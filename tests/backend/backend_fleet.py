@@ -103,11 +103,11 @@ def expect_all(waiting_for: list[Child], what: str, deadline: float) -> list[Any
 
 
 def _show_stacks(children: list[Child]) -> None:
-    """On the standard error that they share with this process. Whoever runs cannot say when it is done."""
+    """Ends them: they print where they stand on the standard error that they share with this process."""
     for child in children:
         with suppress(ProcessLookupError):
-            os.kill(child.process.pid or 0, backend_child.STACKS)
-    time.sleep(2.0)
+            os.kill(child.process.pid or 0, signal.SIGABRT)
+        child.process.join(LIMIT_S)
 
 
 def _receive(pipe: Any) -> tuple[Any, ...]:

@@ -65,8 +65,8 @@ class CoordinatorProcesses:
         ended = [(each, code) for each, code in zip(self._processes, codes, strict=True) if code is not None]
         if self._code is None:
             self._code = next((code for each, code in ended if code >= 0 and self._is_leading(each)), None)
-        killed = [each for each, code in ended if code < 0]
-        if self._code is None and killed and self._restarts < _RESTARTS:
+        killed = [each for each, code in ended if code < 0][: _RESTARTS - self._restarts]
+        if self._code is None and killed:
             for each in killed:
                 self._start_again(each)
         elif self._code is None and None not in codes:
