@@ -252,3 +252,10 @@ def test_bounds_that_cannot_be_used(text):
 def test_dwell_time_of_protection_is_a_time():
     with pytest.raises(ConfigError, match=r"protect_dwell_s=0\.0 cannot be used: give a time"):
         resolve({"protect_dwell_s": 0.0}, environment={})
+
+
+def test_on_inexact_is_one_of_two():
+    assert resolve({}, environment={}).on_inexact == "warn"
+    assert resolve({}, environment={"DEADPOOL_ON_INEXACT": "stop"}).on_inexact == "stop"
+    with pytest.raises(ConfigError, match="on_inexact='ask' cannot be used: give one of warn, stop"):
+        resolve({"on_inexact": "ask"}, environment={})

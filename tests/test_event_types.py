@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import deadpool
-from deadpool.control.event_text import console_line
+from deadpool.control.event_text import ConsoleLines, console_line
 from deadpool.event_types import BY_NAME, COMMON_FIELDS, GROUPS
 from deadpool.event_types.document import document
 
@@ -172,6 +172,13 @@ def test_console_tells_what_happened_in_a_sentence():
 def test_console_tells_once_what_every_rank_reports():
     assert console_line({"what": "unprotected", "rank": 1}) is None
     assert "UNPROTECTED" in str(console_line({"what": "unprotected", "rank": 0}))
+
+
+def test_console_tells_the_same_finding_of_several_ranks_once():
+    console = ConsoleLines()
+    found = [{"what": "inexact_script", "rank": rank, "found": "It does.", "remedy": "Do not."} for rank in range(3)]
+    assert [console.line(record) for record in found] == ["NOT EXACT: It does. Do not.", None, None]
+    assert console.line(found[0] | {"found": "It does more."}) == "NOT EXACT: It does more. Do not."
 
 
 def test_console_stays_silent_about_events_of_another_version():

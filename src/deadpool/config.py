@@ -37,6 +37,7 @@ AUTO = "auto"  # --protect: the job chooses
 PARKED_STATE = ("keep", "free")
 WITHOUT_SPARE = ("wait", "shrink")
 IN_PLACE = ("auto", "always", "never")
+ON_INEXACT = ("warn", "stop")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
 
@@ -117,6 +118,11 @@ class JobConfig:
         "auto",
         "whether survivors recover in their own processes: always, never (fresh processes take their ranks), or auto "
         "(in place where DeadPool knows this version of torch)",
+    )
+    on_inexact: str = setting(
+        "warn",
+        "what follows where the script is found to do what no recovery can make good (docs/exactness.md): warn, or "
+        "stop (the job ends before its next step)",
     )
     topology: str = setting(
         "", 'TOML file that says which node is in which rack: [racks] with r0 = ["n0", "n1"]', commands=_RUN
@@ -316,6 +322,8 @@ class JobConfig:
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         self._check_shrinking()
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
+        found = self.on_inexact
+        _require("on_inexact", found, found in ON_INEXACT, f"one of {', '.join(ON_INEXACT)}")
         parked = self.parked_state
         _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
         _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")

@@ -13,6 +13,7 @@ DeadPoolError
   DeviceError        a call of the device's runtime failed
   GroupError         a process group cannot be aborted or rebuilt
     GroupMissing     the job has a group that this process never made
+  Inexact            the script does what no recovery can make good, and --on-inexact stop was given
   JobFailed          the job cannot go on; says why and what to do now
 
 Unwind (BaseException)  takes a trainer back to its step boundary; no `except Exception` may catch it
@@ -75,6 +76,10 @@ class GroupError(DeadPoolError):
 
 class GroupMissing(GroupError):
     """The job has a group that this process never made."""
+
+
+class Inexact(DeadPoolError):
+    """The script does what no recovery can make good; the text says what, and what to do instead."""
 
 
 class JobFailed(DeadPoolError):

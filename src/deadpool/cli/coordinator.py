@@ -251,6 +251,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         heartbeat_s=config.heartbeat_s,
         unwind_s=config.unwind_timeout_s,
         in_place=config.in_place,
+        on_inexact=config.on_inexact,
         overhead_budget=config.overhead_budget,
         set_aside_gb=config.set_aside_gb,
         coordinators=_addresses_of_all(config),

@@ -15,7 +15,7 @@ from deadpool.control.bandwidth import bandwidth
 from deadpool.control.console import print_line, print_record
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.drain_rpc import DrainRpc
-from deadpool.control.event_text import console_line
+from deadpool.control.event_text import ConsoleLines, console_line
 from deadpool.control.examination_rpc import ExaminationRpc
 from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
@@ -105,6 +105,7 @@ class CoordinatorServer:
         self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._last_fault: dict[str, Any] | None = None
+        self._console = ConsoleLines()
         self._progress, self._progress_s = ProgressReport(founds=founds), BEATS * heartbeat_s
         self._reporting: asyncio.Task[None] | None = None
 
@@ -311,7 +312,7 @@ class CoordinatorServer:
             self._print(record)
 
     def _print(self, record: dict[str, Any]) -> None:
-        line = console_line(record)
+        line = self._console.line(record)
         if self._prints_json:
             print_record(**{"process": "coordinator", "text": line, **record})
         elif line is not None:

@@ -29,6 +29,8 @@ class EventType:
     console: str = ""
     rank_0_only: bool = False
     """Every rank reports the same: the console shows only the report of rank 0."""
+    once: bool = False
+    """Any rank may report it: the console shows the same sentence only once."""
 
     def sentence(self, record: Mapping[str, Any]) -> str | None:
         """None: this record is not for the console."""

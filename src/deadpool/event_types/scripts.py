@@ -23,6 +23,20 @@ EVENTS = (
         rank_0_only=True,
     ),
     EventType(
+        name="inexact_script",
+        meaning="The script does something that no recovery can make good; after a fault it would not be exact. Said "
+        "once per rank and kind.",
+        action="Do what `remedy` says; `--on-inexact stop` ends a job that is found out.",
+        fields={
+            "rule": "which rule of docs/exactness.md it breaks",
+            "found": "what the script does",
+            "remedy": "what it can do instead",
+            "step": "the step in which it was found; empty: before the loop",
+        },
+        console="NOT EXACT: {found} {remedy}",
+        once=True,
+    ),
+    EventType(
         name="unknown_torch",
         meaning="This version of torch has not been tested with DeadPool; survivors restart instead of going on in "
         "place.",

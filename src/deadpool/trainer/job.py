@@ -30,6 +30,7 @@ from deadpool.trainer.capture_reports import CaptureReports
 from deadpool.trainer.capture_tasks import CaptureTarget, CarriedSlot
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.exhausted_generators import exhausted_generator
+from deadpool.trainer.guards.all_guards import Guards
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
 from deadpool.trainer.late_capture import make_late_capture
 from deadpool.trainer.loop import StepLoop
@@ -83,6 +84,7 @@ class Job:
         self._dry = False
         self._rules = LoopRules()
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
+        self._guards = Guards(session, state)
         self._is_in_loop = False  # stays True if the script left its loop early
         self.cannot_redo: str | None = None  # the reason why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
@@ -144,7 +146,9 @@ class Job:
         yield step
         self._rules.check(step)
         self._kept_gradients.check()
+        self._guards.at_boundary(step.number)
         self.complete_step()
+        self.session.findings.raise_if_to_stop()
 
     def leave(self) -> None:
         """The script has ended without an error. If it left its loop early, it ends together with the other ranks."""
@@ -273,6 +277,7 @@ class Job:
         for journal in self._journals:
             journal.enter_step(number)
         self._kept_gradients.enter_step(number)
+        self._guards.enter_step(number)
         with self.session.changed:
             self.session.forward_stop.enter_step(self.state.modules)
 
@@ -293,6 +298,7 @@ class Job:
         self.session.pending_injections.leave_step(completed=error is None)
         if error is None:
             self.shares.require_done()
+            self._guards.leave_step(self.number)
             self._block_s = time.monotonic() - self._step_began
             self.session.recording_schedule.block_ended()
             return True

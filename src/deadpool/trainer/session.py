@@ -58,6 +58,7 @@ from deadpool.trainer import device, torch_check
 from deadpool.trainer.collective_recording import RecordingSchedule
 from deadpool.trainer.control_flow import CODE_RESTART, Superseded
 from deadpool.trainer.forward_stop import ForwardStop
+from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
@@ -94,6 +95,7 @@ class Session:
         self.forward_stop = ForwardStop(lambda: self.core.is_aborted)
         self.pending_injections = InjectionTriggers(self)
         self.registrar = Registrar(self.emit)
+        self.findings = Findings(self)
 
     def _make_groups(self, host: str) -> Groups | PlainGroups:
         if torch_check.verdict().level is not torch_check.Level.WHOLE:

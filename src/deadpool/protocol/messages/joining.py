@@ -30,6 +30,7 @@ class Settings(Message, frozen=True, kw_only=True):
     replace_stragglers: bool = False  # a node that is slow all the time is drained without being asked
     durable: DurableSettings | None = None  # None: no checkpoints are written
     adaptive: AdaptiveBounds | None = None  # None: protection stays as it is
+    on_inexact: str = "warn"  # what follows where a script is found not to be exact: warn, or stop
     without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30, carried ranks)
 
 
