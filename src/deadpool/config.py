@@ -119,6 +119,11 @@ class JobConfig:
         "whether survivors recover in their own processes: always, never (fresh processes take their ranks), or auto "
         "(in place where DeadPool knows this version of torch)",
     )
+    rehearse_recovery: bool = setting(
+        False,
+        "play one recovery early in the job, without a loss, and compare what is computed again with what was: a "
+        "script that is not exact is named before the first fault; on unless --no-rehearse-recovery is given",
+    )
     on_inexact: str = setting(
         "warn",
         "what follows where the script is found to do what no recovery can make good (docs/exactness.md): warn, or "
@@ -394,7 +399,8 @@ def settings_for(command: str) -> tuple[Setting, ...]:
 def resolve(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> JobConfig:
-    """Flags that are None were not given. A job of one node has no other node to hold its copies."""
+    """Flags that are None were not given. A job of one node has no other node to hold its copies. A recovery is played
+    in jobs that people start, and not in those whose starter has planned faults of its own."""
     variables = os.environ if environment is None else environment
     merged: dict[str, Any] = {**_from_file(file), **_from_environment(variables, SETTINGS)}
     merged.update({name: value for name, value in flags.items() if value is not None})
@@ -402,6 +408,7 @@ def resolve(
         raise ConfigError(f"host={merged['host']!r} and interface={merged['interface']!r}: give one of them")
     if merged.get("nodes", 1) == 1:
         merged.setdefault("holders", 0)
+    merged.setdefault("rehearse_recovery", True)
     return JobConfig(**merged).checked()
 
 

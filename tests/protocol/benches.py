@@ -101,6 +101,7 @@ class CoordinatorBench(Bench):
         told = structs.replace(told, replace_stragglers="replace" in named)
         told = structs.replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
         told = structs.replace(told, durable=_durable(named), adaptive=_adaptive(named))
+        told = structs.replace(told, audit="audit" in named, on_inexact=named.get("inexact", "warn"))
         told = structs.replace(told, without_spare="shrink" if "shrink" in named else "wait")
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
@@ -125,6 +126,8 @@ class CoordinatorBench(Bench):
                 return [inputs.SchemeAsked(scheme=Scheme.parse(scheme) if scheme != "auto" else None)]
             case ["checkpoint-asked"]:
                 return [inputs.CheckpointAsked()]
+            case ["audit-asked"]:
+                return [inputs.AuditAsked()]
             case ["checkpoint-found", name, number]:
                 return [inputs.CheckpointFound(checkpoint=self._checkpoint(name, int(number)))]
             case ["lost", node]:
@@ -258,6 +261,8 @@ class CoordinatorBench(Bench):
                 return structs.replace(lost, dropped=what == "dropped")
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
+            case ["digested", rank, number, *parts]:
+                return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=_parts(parts))
         raise ValueError(words)
 
     def _heartbeat(self, now_in: Generation, ranks: list[int], named: dict[str, str]) -> msg.Heartbeat:
@@ -306,6 +311,12 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
     coded = Scheme.parse(named["coded"]) if "coded" in named else None
     return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, coded=coded)
+
+
+def _parts(words: list[str]) -> tuple[msg.Part, ...]:
+    """`parameter:w:7`: kind, name, digest."""
+    split = [word.split(":") for word in words]
+    return tuple(msg.Part(kind=kind, name=name, digest=int(digest)) for kind, name, digest in split)  # type: ignore[arg-type]
 
 
 def _sign(word: str) -> msg.Sign:
@@ -498,6 +509,10 @@ class AgentBench(Bench):
                 return [_Said(order)]
             case ["abandon-checkpoint", name]:
                 return [_Said(msg.AbandonCheckpoint(name=name))]
+            case ["audit", number, rank]:
+                return [_Said(msg.Audit(generation=self.core.generation, number=int(number), rank=int(rank)))]
+            case ["audit-over"]:
+                return [_Said(msg.AuditOver(generation=self.core.generation))]
             case ["stand", number]:
                 return [_Said(msg.Stand(generation=self.core.generation, number=int(number)))]
             case ["proceed"]:
@@ -571,6 +586,8 @@ class AgentBench(Bench):
         match plain:
             case ["hello"]:
                 return msg.TrainerHello(trainer=name, pid=1, store=address(name))
+            case ["digested", number, *parts]:
+                return msg.Digested(generation=now_in, rank=trainer.rank or 0, number=int(number), parts=_parts(parts))
             case ["declare", size]:
                 return msg.Declare(geometry=geometry(int(size)), peers=())
             case ["captured", wanted, ref]:

@@ -251,6 +251,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         heartbeat_s=config.heartbeat_s,
         unwind_s=config.unwind_timeout_s,
         in_place=config.in_place,
+        audit=config.rehearse_recovery,
         on_inexact=config.on_inexact,
         overhead_budget=config.overhead_budget,
         set_aside_gb=config.set_aside_gb,

@@ -10,6 +10,7 @@ import typer
 from deadpool import __version__
 from deadpool.cli import (
     agent,
+    audit,
     chaos,
     coordinator,
     dashboard,
@@ -77,6 +78,7 @@ app.command()(report.report)
 app.command()(kill.kill)
 app.command()(drain.drain)
 app.command()(replace.replace)
+app.command()(audit.audit)
 app.command()(protect.protect)
 app.command()(demo.demo)
 app.command()(doctor.doctor)

@@ -29,6 +29,7 @@ from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.inputs import (
+    AuditAsked,
     CheckpointAsked,
     CheckpointFound,
     CoordinatorInput,
@@ -345,6 +346,14 @@ class CoordinatorServer:
         self._feed(SchemeAsked(scheme=scheme))
         return Answer(body={"scheme": str(core.scheme), "before": str(before)})
 
+    def _ask_audit(self) -> Answer:
+        """For `deadpool audit`."""
+        audit = self._leadership.coordinator.audit
+        if (refusal := audit.refusal()) is not None:
+            return Answer(body={}, error=refusal)
+        self._feed(AuditAsked())
+        return Answer(body={})
+
     def _fault_text(self) -> str | None:
         """That this process has seen; a coordinator before it may have seen others."""
         return console_line(self._last_fault) if self._last_fault is not None else None
@@ -371,9 +380,11 @@ class CoordinatorServer:
                 return self._use_scheme(str(ask.arguments.get("scheme")))
             case "durable":
                 return self._ask_checkpoint()
+            case "audit":
+                return self._ask_audit()
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
             case _:
-                known = "status, kill, drain, replace, protect, durable, doctor or stop"
+                known = "status, kill, drain, replace, protect, durable, audit, doctor or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

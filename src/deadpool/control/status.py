@@ -32,6 +32,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "spares": sum(member.is_spare for member in core.members.values()),
         "size": _size(core),
         "drain": _drain(core),
+        "audit": {"under_way": core.audit.is_under_way, "verdicts": core.audit.verdicts},
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "protection": core.protection.facts(),
         "same_rack": list(core.commits.placement.same_rack),

@@ -7,6 +7,7 @@ from them. A test fails where code emits an event or a field that has no type, o
 from __future__ import annotations
 
 from deadpool.event_types import (
+    audits,
     checkpoints,
     coordinators,
     copies,
@@ -36,6 +37,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Durable checkpoints": checkpoints.EVENTS,
     "Coordinators and connections": coordinators.EVENTS,
     "The training script and rehearsals": scripts.EVENTS,
+    "Audits of exactness": audits.EVENTS,
     "The journal": journal.EVENTS,
     "Pools of spare machines": pools.EVENTS,
     "Injected faults": injections.EVENTS,

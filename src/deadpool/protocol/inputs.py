@@ -71,6 +71,11 @@ class CheckpointAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditAsked:
+    """A person wants a recovery to be played for each kind of rank, and what is computed again to be compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFound:
     """There is a complete checkpoint in the store that this job may go back to, or begin from."""
 
@@ -78,7 +83,16 @@ class CheckpointFound:
 
 
 CoordinatorInput = (
-    FromAgent | LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | CheckpointAsked | CheckpointFound
+    FromAgent
+    | LinkLost
+    | Tick
+    | Stalled
+    | StopAsked
+    | DrainAsked
+    | SchemeAsked
+    | AuditAsked
+    | CheckpointAsked
+    | CheckpointFound
 )  # fmt: skip
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deadpool.errors import StateError
+from deadpool.protocol.messages import Part
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.buffers import BufferStage
 from deadpool.snapshot.bulk import BulkScanner, CopyPlan, find_live
@@ -32,6 +33,7 @@ from deadpool.snapshot.rebuild import announce_write, prepare_targets, require_c
 from deadpool.snapshot.replicas import choose_peers
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.slot_load import SlotLoad, make_portions
+from deadpool.snapshot.state_parts import parts_of
 from deadpool.snapshot.tensors import local_part, to_bytes
 
 _SMALLEST_RECORD_CAPACITY = 256 << 10
@@ -237,6 +239,10 @@ class ProtectedState:
                 hasher.update(name.encode())
                 hasher.update(data)
         return hasher.hexdigest()
+
+    def parts(self, ignored: frozenset[str] = frozenset()) -> tuple[Part, ...]:
+        """Digests of all parts of the state as it is now, except for those of the objects that are `ignored`."""
+        return parts_of(self._objects, self._trees, self._host.capture(frozenset()), ignored)
 
     def _capture_plan(self) -> CopyPlan:
         if self._plan is None:

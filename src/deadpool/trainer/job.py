@@ -24,6 +24,7 @@ from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
+from deadpool.trainer.audit import AuditedRank
 from deadpool.trainer.budget import Budget
 from deadpool.trainer.capture import Capturer
 from deadpool.trainer.capture_reports import CaptureReports
@@ -83,6 +84,7 @@ class Job:
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
         self._dry = False
         self._rules = LoopRules()
+        self._audit = AuditedRank(self)
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
         self._guards = Guards(session, state)
         self._is_in_loop = False  # stays True if the script left its loop early
@@ -278,6 +280,7 @@ class Job:
             journal.enter_step(number)
         self._kept_gradients.enter_step(number)
         self._guards.enter_step(number)
+        self._audit.enter_step()
         with self.session.changed:
             self.session.forward_stop.enter_step(self.state.modules)
 
@@ -296,6 +299,7 @@ class Job:
         self.waits.end_step()
         self.session.forward_stop.leave_step()
         self.session.pending_injections.leave_step(completed=error is None)
+        self._audit.leave_step(completed=error is None)
         if error is None:
             self.shares.require_done()
             self._guards.leave_step(self.number)
@@ -339,7 +343,7 @@ class Job:
         if self._resumed_from is not None:
             session.emit("resumed", step=self._resumed_from)
             self._resumed_from = None
-        if self.enabled:
+        if self.enabled and not self._audit.at_boundary():
             self.record = self.state.record()
             self.carried_records = self.shares.records(self.record)
             self.take_snapshot()

@@ -25,6 +25,8 @@ from deadpool.events import Event
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import (
     Attach,
+    Audit,
+    AuditOver,
     Detach,
     DeviceLost,
     End,
@@ -89,6 +91,7 @@ class Session:
         self.segments: dict[int, Segment] = {}
         self._released: list[int] = []  # segments that the agent has given up and that are still mapped
         self.final_number = 0
+        self.audit: Audit | None = None  # the one that is under way
         self._cause: str | None = None
         self.credentials = read_credentials()
         self.unwind_watch = UnwindWatchdog(self._stuck)
@@ -173,6 +176,8 @@ class Session:
                     self.settings = message
                 case Injection():
                     self.pending_injections.add(message)
+                case Audit() | AuditOver():
+                    self.audit = message if isinstance(message, Audit) else None
                 case Recording(rank=rank):
                     self.recordings[rank] = message
                 case Ping():

@@ -22,6 +22,8 @@ from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
     AbandonCheckpoint,
+    Audit,
+    AuditOver,
     Connect,
     Fence,
     Final,
@@ -113,6 +115,9 @@ class Orders:
                 self._checkpoints.finish(message)
             case AbandonCheckpoint():
                 self._checkpoints.abandon(message)
+            case Audit() | AuditOver():
+                state.audit = message if isinstance(message, Audit) else None
+                state.trainers.tell_seated(message)
             # ways out
             case Stand() if unfenced:
                 self._session.stand(message)

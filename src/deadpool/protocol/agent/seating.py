@@ -127,6 +127,8 @@ class Seating:
             schedule=plan.permit.schedule,
         )
         self._trainers.tell(trainer, seat)
+        if self._state.audit is not None:
+            self._trainers.tell(trainer, self._state.audit)
         trainer.begun = True
         if plan.resume is None:
             prepared = Prepared(generation=plan.generation, rank=trainer.rank, store=trainer.store)

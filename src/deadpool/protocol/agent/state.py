@@ -12,7 +12,7 @@ from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
-from deadpool.protocol.messages import Durable, End, Settings, TrainerInfo, Trainers
+from deadpool.protocol.messages import Audit, Durable, End, Settings, TrainerInfo, Trainers
 
 
 class AgentState:
@@ -21,6 +21,7 @@ class AgentState:
         self.current = GenerationState()
         self.settings: Settings | None = None  # None: no coordinator has welcomed this node yet
         self.durable: Durable | None = None  # the newest checkpoint that the script reported
+        self.audit: Audit | None = None  # that is under way; trainers that are seated meanwhile are told of it
         self._told_trainers: tuple[TrainerInfo, ...] | None = None
         self.effects: list[AgentEffect] = []
         self.trainers = NodeTrainers(node, self.effects)

@@ -18,6 +18,7 @@ from deadpool.protocol.messages import (
     Connected,
     Declare,
     DeviceLost,
+    Digested,
     Durable,
     Ended,
     Exits,
@@ -127,6 +128,8 @@ class TrainerNews:
                 self._heartbeats.on_missed(rank, message)
             case Recording():
                 self._recordings.on_own_recording(message)
+                state.tell_coordinator(message)
+            case Digested() if unfenced:
                 state.tell_coordinator(message)
             case Durable():
                 state.durable = message

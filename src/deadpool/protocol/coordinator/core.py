@@ -17,6 +17,7 @@ them; each part calls only parts that come after it, so they are made from the l
     fencing         the end of a generation
     planning        whether all nodes are frozen, whether there is a majority; the plan: `planner`
     resumption      prepare, connect, go
+    audit           a recovery is played on purpose, to find out whether the script is exact
     drain           how ranks get from a node that leaves to a spare
     rehearsals      spares rehearse ranks
     checkpoints     durable checkpoints, from which a job begins again that has lost every copy of a rank
@@ -33,6 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.protocol.coding import Scheme
+from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.drain import Drains
@@ -56,6 +58,7 @@ from deadpool.protocol.coordinator.timeouts import Timeouts
 from deadpool.protocol.effects import CoordinatorEffect, earliest
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (
+    AuditAsked,
     CheckpointAsked,
     CheckpointFound,
     CoordinatorInput,
@@ -70,6 +73,7 @@ from deadpool.protocol.inputs import (
 from deadpool.protocol.messages import (
     CheckpointDone,
     CheckpointPart,
+    Digested,
     Disconnecting,
     Durable,
     Encoded,
@@ -115,7 +119,8 @@ class Coordinator:
         self._resumption = resumption = Resumption(job, drains, rehearsals, monitor.hang, ending)
         self._planning = planning = Planning(job, history, monitor.hang, resumption, ending, checkpoints)
         self._fencing = fencing = Fencing(job, monitor, drains, rehearsals, history, planning)
-        self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending, checkpoints)
+        self.audit = audit = RecoveryAudit(job, rehearsals, drains, ending)
+        self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending, checkpoints, audit)
         self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, checkpoints)
         self._drain_requests = requests = DrainRequests(job, drains, fencing, membership)
         self.protection = Protection(job, monitor, history, rehearsals, drains, requests)
@@ -160,6 +165,8 @@ class Coordinator:
                 self.protection.schemes.on_asked(scheme, now)
             case CheckpointAsked():
                 self.checkpoints.ask()
+            case AuditAsked():
+                self.audit.ask()
             case CheckpointFound(checkpoint=checkpoint):
                 self.checkpoints.on_found(checkpoint)
             case Stalled(seconds=seconds):
@@ -247,6 +254,8 @@ class Coordinator:
                 self._on_spoilt(member, message)
             case Durable():
                 self._ending.salvage.note_durable(message)
+            case Digested():
+                self.audit.on_digested(message)
             case CheckpointPart():
                 self.checkpoints.on_part(node, message, now)
             case CheckpointDone():
@@ -285,11 +294,13 @@ class Coordinator:
         if (hang := self._monitor.hang.detect(now)) is not None:
             self._faults.on_hang(hang, now)
         self.protection.look(now)
+        self.audit.look()
         self._move_ranks(self._reachability.check(now), now)
 
     def _on_sealed(self, member: Member, sealed: Sealed, now: float) -> None:
         seal = sealed.copy.seal
         self.drains.on_sealed(seal.rank, seal.version.number)
+        self.audit.on_sealed(seal)
         self._ending.end_if(self.commits.on_sealed(sealed.copy))
 
     def _on_stored(self, member: Member, stored: Stored, now: float) -> None:

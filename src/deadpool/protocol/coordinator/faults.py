@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
@@ -25,10 +26,11 @@ class Faults:
         resumption: Resumption,
         ending: Ending,
         checkpoints: Checkpoints,
+        audit: RecoveryAudit,
     ) -> None:
         self._job, self._history, self._hang = job, history, hang
         self._fencing, self._resumption, self._ending = fencing, resumption, ending
-        self._checkpoints = checkpoints
+        self._checkpoints, self._audit = checkpoints, audit
 
     def recover(self, fault: ObservedFault, now: float) -> None:
         """From any fault, in any phase: the next generation begins."""
@@ -71,6 +73,12 @@ class Faults:
             return
         if lost.unread is not None and job.plan is not None and job.unread.note(job.plan, node, rank, lost.unread):
             job.out.emit("copy_unreadable", node=node, rank=rank, step=lost.unread.number, reason=reason)
+        if self._audit.ends(rank):
+            self._audit.on_ended(member)
+            self.recover(
+                ObservedFault(reason="audit: this rank ends on purpose", ranks=(rank,), node=node, rank=rank), now
+            )
+            return
         blamed = node if lost.trainer else None  # else no process has ended: a copy was not to be had
         if (untenable := self._if_unread(lost)) is not None:
             self._ending.end(untenable, failed=True)

@@ -5,14 +5,15 @@ anything else is done with it if that generation is over. There are three conver
 
     agent -> coordinator    Join TakeoverReport Heartbeat Health Trainers TrainerLost Recording Sealed Missed Stored
                             Encoded Durable FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended
-                            Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Report
+                            Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Digested Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Fence Rehearse Needed Plan Connect Go Permit Probe
                             Release Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
-                            Shutdown (each in an Order, which names the term), Injection
+                            Audit AuditOver Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
-                            Connect Go Final Reschedule Stand Proceed Release Ping End Injection
+                            Connect Go Final Reschedule Stand Proceed Release Ping End Injection Audit AuditOver
                             Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
                             Finished GroupsDestroyed Exits Pong Report Failed DeviceLost Hung Injected UsesShares
+                            Digested
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -27,6 +28,7 @@ Each file holds what both sides say about one subject, with the values inside th
     seats               each rank takes its seat, loads, connects; Go ends the recovery
     reachability        which nodes reach each other
     drains              a node leaves on purpose
+    audits              a recovery is played on purpose, and what is computed again is compared
     leases              a spare's machine may serve several jobs
     checkpoints         committed versions on disk or in an object store
     ending              the job is complete, or cannot go on
@@ -40,6 +42,7 @@ All other code imports the names from here.
 from __future__ import annotations
 
 from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, Live, Lives, Parity
+from deadpool.protocol.messages.audits import Audit, AuditOver, Digested, Part
 from deadpool.protocol.messages.checkpoints import (
     AbandonCheckpoint,
     CheckpointDone,
@@ -125,28 +128,28 @@ from deadpool.protocol.messages.trainer_processes import (
 from deadpool.protocol.structs import Message
 
 ALL: tuple[type[Message], ...] = (
-    AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Captured, CheckpointDone, CheckpointPart,
-    Connect, Connected, Declare, Detach, DeviceLost, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined,
-    Exits, Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant, GroupsDestroyed, Halt, Halted,
-    Health, Heartbeat, HostState, Hung, Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected,
-    NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared, Probe, Probed, Proceed,
-    Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown,
-    Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable,
-    UsesShares, Waits, Welcome, WriteCheckpoint,
+    AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Audit, AuditOver, Captured, CheckpointDone,
+    CheckpointPart, Connect, Connected, Declare, Detach, DeviceLost, Digested, Disconnecting, Durable, Encoded, End,
+    Ended, Examine, Examined, Exits, Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant,
+    GroupsDestroyed, Halt, Halted, Health, Heartbeat, HostState, Hung, Injected, Injection, Join, JoinRefused, Leave,
+    Missed, Needed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared,
+    Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
+    Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
+    Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
 __all__ = [
     "ALL", "WAITS_FOR_DATA", "WAITS_FOR_PEERS", "AbandonCheckpoint", "Alive", "Answer", "Arriving", "Ask", "Assignment",
-    "Attach", "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart", "Connect", "Connected",
-    "Copies", "Copy", "Declare", "Detach", "DeviceLost", "Disconnecting", "Durable", "Encoded", "End", "Ended",
-    "Examine", "Examined", "Exits", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final", "FinishCheckpoint",
-    "Finished", "Go", "Grant", "GroupsDestroyed", "Halt", "Halted", "Health", "Heartbeat", "Holder", "HostState",
-    "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives", "Missed", "Needed",
-    "NodeConnected", "NodePrepared", "Order", "Overhead", "Parity", "Parked", "Paused", "Peer", "Permit", "Ping",
-    "Plan", "Pong", "PoolJob", "PoolNotice", "Prepared", "Probe", "Probed", "Proceed", "RankOrder", "Rebuild",
-    "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage", "Salvaged", "Sealed", "Seat",
-    "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand", "Standing", "Stepped", "Stored",
-    "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers", "Unavailable", "UsesShares", "Waits",
-    "Welcome", "WorkTime", "WriteCheckpoint",
+    "Attach", "Audit", "AuditOver", "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart",
+    "Connect", "Connected", "Copies", "Copy", "Declare", "Detach", "DeviceLost", "Digested", "Disconnecting", "Durable",
+    "Encoded", "End", "Ended", "Examine", "Examined", "Exits", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final",
+    "FinishCheckpoint", "Finished", "Go", "Grant", "GroupsDestroyed", "Halt", "Halted", "Health", "Heartbeat", "Holder",
+    "HostState", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives",
+    "Missed", "Needed", "NodeConnected", "NodePrepared", "Order", "Overhead", "Parity", "Parked", "Part", "Paused",
+    "Peer", "Permit", "Ping", "Plan", "Pong", "PoolJob", "PoolNotice", "Prepared", "Probe", "Probed", "Proceed",
+    "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage",
+    "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand",
+    "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
+    "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.messages.audits import Audit, AuditOver
 from deadpool.protocol.messages.checkpoints import AbandonCheckpoint, FinishCheckpoint, WriteCheckpoint
 from deadpool.protocol.messages.copies import Permit, Spoilt
 from deadpool.protocol.messages.drains import Proceed, Stand
@@ -25,4 +26,5 @@ class Order(Message, frozen=True, kw_only=True):
     message: (
         Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
         | Spoilt | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
+        | Audit | AuditOver
     )  # fmt: skip

@@ -1,0 +1,234 @@
+"""The audit of exactness: a recovery is played on purpose, and what is computed again is compared with what was.
+
+    order    every rank tells its digests at one version, which it has just reached, and captures nothing from there on
+    end      a rank ends, right behind an optimizer step; the node that has rehearsed its position takes it
+    redo     all ranks go back to a version before, compute the same steps again, and tell their digests again
+    verdict  a script is exact if every rank's are equal; else the first part that differs is named
+
+A newcomer that lacks something and a survivor that does not come back exactly both show in this. Its end is a fault
+like any other, but that nobody is blamed for it. A fault that comes first puts the audit off. What is known of an audit
+is lost with the coordinator: ranks then capture again by themselves, after some steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from deadpool.protocol.coordinator.drain import Drains
+from deadpool.protocol.coordinator.ending import Ending
+from deadpool.protocol.coordinator.job import JobState, Phase
+from deadpool.protocol.coordinator.members import Member
+from deadpool.protocol.coordinator.rehearsals import Rehearsals
+from deadpool.protocol.messages import Audit, AuditOver, Digested, Part
+from deadpool.protocol.messages.audits import PartKind
+from deadpool.protocol.seal import Extent, Seal
+
+FIRST_STEPS = 2
+"""Of every rank, before the first audit: frameworks settle in them."""
+
+_MARGIN, _WIDEST_MARGIN = 2, 1024
+"""Steps from those that ranks have reported to the one of the audit. Wider, if a rank was past it already."""
+
+_ADVICE = "the script is not exact, see docs/exactness.md; --on-inexact warn goes on all the same"
+
+_RULES: dict[PartKind, str] = {
+    "position": "batch_before_step",
+    "object": "state_in_variables",
+    "modes": "state_in_variables",
+    "random": "state_in_variables",
+    "buffer": "state_in_variables",
+    "gradient": "state_in_variables",
+    "parameter": "state_in_variables",
+    "optimizer": "state_in_variables",
+}
+"""What a difference points to: where only results differ, a step has read something that was not protected."""
+
+Parts = tuple[Part, ...]
+KINDS = get_args(PartKind)
+_DECISIVE = frozenset({"random", "buffer", "parameter", "optimizer"})
+"""The others may differ in what no step reads, such as the time of day. They only name the cause of a difference."""
+
+
+@dataclass(slots=True)
+class _Drill:
+    order: Audit
+    ended: bool = False
+    first: dict[int, Parts] = field(default_factory=dict)
+    again: dict[int, Parts] = field(default_factory=dict)
+
+
+class RecoveryAudit:
+    def __init__(self, job: JobState, rehearsals: Rehearsals, drains: Drains, ending: Ending) -> None:
+        self._job, self._rehearsals, self._drains, self._ending = job, rehearsals, drains, ending
+        self._positions = [0] if job.settings.audit else []  # whose first rank is still to be replaced
+        self._extents: dict[int, tuple[int, int]] = {}  # by rank: what tells kinds of ranks apart
+        self._margin = _MARGIN
+        self._has_spares = False  # now, or at any time before
+        self._drill: _Drill | None = None
+        self.verdicts: list[dict[str, Any]] = []  # for people, in their order
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._positions)
+
+    def refusal(self) -> str | None:
+        """Why none can be asked for now; None: one can."""
+        job = self._job
+        if self._drill is not None:
+            return "an audit is under way: ask again when it is over"
+        if not job.can_drain or job.carried:
+            return f"the job is {'shrunk' if job.carried else job.phase.value}: ask again when it runs"
+        return None
+
+    def ask(self) -> None:
+        """A person wants one position of each kind to be taken by another process, in turn."""
+        if self.refusal() is None:
+            self._positions, self._margin = self._one_of_each_kind(), _MARGIN
+
+    def _one_of_each_kind(self) -> list[int]:
+        """Ranks with different amounts of state are of different kinds; the first position is one of its own."""
+        layout, kinds = self._job.layout, dict[object, int]()
+        for position in range(1, layout.positions):
+            kinds.setdefault(tuple(self._extents.get(rank) for rank in layout.ranks_at(position)), position)
+        return [0, *kinds.values()]
+
+    def on_sealed(self, seal: Seal) -> None:
+        self._extents[seal.rank] = _size(seal.extent)
+
+    # --- order --------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """With every heartbeat."""
+        job, drill = self._job, self._drill
+        if job.phase is not Phase.RUNNING or job.released:
+            return
+        if drill is None:
+            self._begin_if_due()
+        elif drill.order.generation != job.generation:
+            if not drill.ended:
+                self._finish()  # a fault came first
+            elif min(self._steps().values(), default=0) > drill.order.number:
+                self._conclude(drill)
+
+    def _begin_if_due(self) -> None:
+        job = self._job
+        if not self._positions or job.carried or self._drains.current is not None:
+            return
+        steps, position = self._steps(), self._positions[0]
+        settled = len(steps) == job.layout.world_size and min(steps.values()) >= FIRST_STEPS
+        if not settled or job.commits.permit.watermark is None or not self._is_rehearsed(position):
+            return
+        number, rank = max(steps.values()) + self._margin, job.layout.ranks_at(position)[0]
+        self._drill = _Drill(Audit(generation=job.generation, number=number, rank=rank))
+        job.out.emit("audit_ordered", rank=rank, step=number)
+        job.out.send_each(job.members, self._drill.order)
+
+    def _steps(self) -> dict[int, int]:
+        return {rank: step for member in self._job.members.values() for rank, step in member.steps.items()}
+
+    def _is_rehearsed(self, position: int) -> bool:
+        """A spare stands ready, or there never was one: then a fresh process takes the rank, on its own node."""
+        spares = [member for member in self._job.members.values() if member.is_spare and not member.quarantined]
+        self._has_spares = self._has_spares or bool(spares)
+        ranks = set(self._job.layout.ranks_at(position))
+        if any(ranks <= {t.rank for t in each.trainers if t.state == "parked"} for each in spares):
+            return True
+        if spares and all(each.reserved_position != position for each in spares):
+            spares[0].reserved_position = position
+            self._rehearsals.assign_all()
+        return not self._has_spares
+
+    # --- end -------------------------------------------------------------------------------------------------------
+
+    def _end_rank(self, drill: _Drill) -> None:
+        """Not before every rank has told: the fence that follows ends the generation in which they can."""
+        job = self._job
+        drill.order = replace(drill.order, ends=True)
+        job.out.emit("audit_ends_rank", rank=drill.order.rank, step=drill.order.number)
+        job.out.send(job.seats[job.layout.position_of(drill.order.rank)], drill.order)
+
+    def ends(self, rank: int) -> bool:
+        """Whether it is the audit that has ended this rank's trainer."""
+        order = self._drill.order if self._drill is not None else None
+        return order is not None and order.ends and (order.rank, order.generation) == (rank, self._job.generation)
+
+    def on_ended(self, member: Member) -> None:
+        """Its node becomes a spare, if one has rehearsed its position and a majority is left."""
+        assert self._drill is not None
+        self._drill.ended = True
+        job = self._job
+        if job.has_healthy_spare and job.has_majority_without(member):
+            member.position = None
+
+    # --- verdict ------------------------------------------------------------------------------------------------------
+
+    def on_digested(self, digested: Digested) -> None:
+        drill = self._drill
+        if drill is None or digested.number != drill.order.number:
+            return
+        if digested.generation != drill.order.generation:
+            drill.again[digested.rank] = digested.parts
+            if len(drill.again) == self._job.layout.world_size:
+                self._conclude(drill)
+        elif digested.parts:
+            drill.first[digested.rank] = digested.parts
+            if len(drill.first) == self._job.layout.world_size:
+                self._end_rank(drill)
+        elif not drill.ended:
+            self._try_again()
+
+    def _try_again(self) -> None:
+        """The order came too late for a rank."""
+        self._margin *= 4
+        if self._margin > _WIDEST_MARGIN:
+            self._positions.clear()
+            self._job.out.emit("audit_given_up", reason="steps are too short: ranks were past each step that was named")
+        self._finish()
+
+    def _conclude(self, drill: _Drill) -> None:
+        job, number, compared = self._job, drill.order.number, sorted(drill.first.keys() & drill.again.keys())
+        found = {rank: _first_difference(drill.first[rank], drill.again[rank]) for rank in compared}
+        differ = {rank: part for rank, part in found.items() if part is not None}
+        done = job.layout.position_of(drill.order.rank)
+        self._positions = [position for position in self._positions if position != done]
+        for member in job.members.values():
+            member.reserved_position = None if member.reserved_position == done else member.reserved_position
+        self._finish()
+        facts: dict[str, Any] = {
+            "replaced": drill.order.rank,
+            "step": number,
+            "exact": not differ,
+            "ranks": len(compared),
+        }
+        self.verdicts.append(facts)
+        if not differ:
+            job.out.emit("audit_passed", rank=drill.order.rank, step=number, ranks=len(compared))
+            return
+        rank, part = next(iter(differ.items()))
+        what = f"{part.kind} {part.name}".rstrip()
+        rule, replaced = _RULES[part.kind], drill.order.rank
+        facts |= {"rank": rank, "part": what, "rule": rule}
+        job.out.emit(
+            "audit_differs", rank=rank, step=number, part=what, rule=rule, ranks=list(differ), replaced=replaced
+        )
+        if job.settings.on_inexact == "stop":
+            self._ending.end(f"in a recovery that was played, {what} of rank {rank} differs: {_ADVICE}", failed=True)
+
+    def _finish(self) -> None:
+        self._drill = None
+        self._job.out.send_each(self._job.members, AuditOver(generation=self._job.generation))
+
+
+def _size(extent: Extent) -> tuple[int, int]:
+    return extent.unique_bytes, extent.replica_bytes
+
+
+def _first_difference(first: Parts, again: Parts) -> Part | None:
+    """The first part that differs, or that one of the two lacks; None: what a script computes with is equal."""
+    before, now = {(p.kind, p.name): p for p in first}, {(p.kind, p.name): p for p in again}
+    differ = [part for key, part in (now | before).items() if before.get(key) != now.get(key)]
+    differ.sort(key=lambda part: KINDS.index(part.kind))
+    return differ[0] if any(part.kind in _DECISIVE for part in differ) else None

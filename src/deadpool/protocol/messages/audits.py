@@ -1,0 +1,47 @@
+"""A recovery is played on purpose: do all ranks compute again, bit for bit, what they have computed before?"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.structs import Message, Value
+
+PartKind = Literal["position", "object", "modes", "random", "buffer", "gradient", "parameter", "optimizer"]
+"""In the order in which causes come before their effects."""
+
+
+class Part(Value, frozen=True, kw_only=True):
+    """A part of a rank's state and its digest."""
+
+    kind: PartKind
+    name: str  # as the user would write it
+    digest: int
+
+
+class Audit(Message, frozen=True, kw_only=True):
+    """Every rank tells its digests at version `number`, and captures nothing from there on in this generation, so that
+    the step before has to be computed again. With `ends` all have told them, and the trainer of `rank` ends behind
+    its next optimizer step.
+
+    In later generations every rank tells its digests once more when it reaches `number`."""
+
+    generation: Generation
+    number: int
+    rank: int
+    ends: bool = False
+
+
+class Digested(Message, frozen=True, kw_only=True):
+    """The digests of a rank at version `number`. Without parts the rank was past it when the order came."""
+
+    generation: Generation
+    rank: int
+    number: int
+    parts: tuple[Part, ...]
+
+
+class AuditOver(Message, frozen=True, kw_only=True):
+    """Ranks capture again, and tell no digests any more."""
+
+    generation: Generation

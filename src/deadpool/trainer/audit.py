@@ -1,0 +1,94 @@
+"""This rank's part in an audit of exactness: it tells its digests, lets the step be computed again, and may end.
+
+    first pass   at the version of the order it tells its digests, and captures nothing from there on. Once all ranks
+                 have told theirs, the one that is named ends behind its optimizer, so that others are cut off in
+                 whatever comes after it
+    redo         in a later generation it comes to that version again, and tells its digests again
+
+If no fault comes within some steps, the coordinator that gave the order was lost: it captures again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import Audit, Digested, Part
+from deadpool.trainer.shares import GROUPS, JOURNAL
+
+if TYPE_CHECKING:
+    from deadpool.trainer.job import Job
+
+_PATIENCE_STEPS = 16
+_NO_STATE = frozenset({GROUPS, JOURNAL})
+
+
+class AuditedRank:
+    """Main thread only."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._answered: tuple[Generation, int] | None = None  # the first pass that is behind this process
+        self._hooks: list[Any] = []
+
+    def at_boundary(self) -> bool:
+        """Whether no version is to be captured here."""
+        session, number = self._job.session, self._job.number
+        order = session.audit
+        if order is None:
+            return False
+        is_first_pass = order.generation == session.core.generation
+        asked = order.generation, order.number
+        if is_first_pass and asked != self._answered and number >= order.number:
+            self._answered = asked
+            self._tell(order, self._parts() if number == order.number else ())
+        elif not is_first_pass and number == order.number:
+            self._tell(order, self._parts())
+        return is_first_pass and order.number <= number < order.number + _PATIENCE_STEPS
+
+    def _parts(self) -> tuple[Part, ...]:
+        return self._job.state.parts(_NO_STATE)
+
+    def _tell(self, order: Audit, parts: tuple[Part, ...]) -> None:
+        session = self._job.session
+        generation, rank = session.core.generation, session.rank
+        session.send(Digested(generation=generation, rank=rank, number=order.number, parts=parts))
+
+    # --- the end of the rank -----------------------------------------------------------------------------------------
+
+    def enter_step(self) -> None:
+        if self._is_to_end:
+            self._hooks = [each.register_step_post_hook(self._end_here) for each in self._job.state.optimizers]
+
+    def leave_step(self, *, completed: bool) -> None:
+        """In a step without an optimizer the rank ends with the step."""
+        armed, self._hooks = bool(self._hooks), _removed(self._hooks)
+        if completed and self._is_to_end and (armed or not self._job.state.optimizers):
+            self._end_here()
+
+    @property
+    def _is_to_end(self) -> bool:
+        session, order = self._job.session, self._job.session.audit
+        return (
+            order is not None
+            and order.ends
+            and (order.generation, order.rank)
+            == (
+                session.core.generation,
+                session.rank,
+            )
+        )
+
+    def _end_here(self, *_: Any) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _removed(hooks: list[Any]) -> list[Any]:
+    for hook in hooks:
+        hook.remove()
+    return []

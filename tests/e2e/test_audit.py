@@ -1,0 +1,114 @@
+"""A recovery is played early in a job: it costs an exact script nothing but time, and names one that is not exact."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stage import EVERY_STEP, SCENE, Stage, run_script_unprotected, workload
+from waiting import LIMIT_S
+
+from deadpool.config import JobConfig
+from deadpool.control.fork_client import SharedForkServer
+from deadpool.errors import JobFailed
+from deadpool.workload.results import differences
+
+SCRIPT = Path(__file__).with_name("audit_script.py")
+GATE = 2  # every rank has completed so many steps, and stands before the optimizer of the next one
+LONG = ["--steps", "1000000"]
+AFTER = 5  # the step after the version that is compared
+
+MakeStage = Callable[..., Stage]
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> MakeStage:
+    def make(script: Path, arguments: list[str], **settings) -> Stage:
+        config = JobConfig(**({"nodes": 2, "spares": 1, "rehearse_recovery": True} | EVERY_STEP | settings)).checked()
+        scene = f"wait@{GATE}:1 wait@{AFTER}:1"
+        return Stage(config, "", scene, tmp_path / "job", fork_server, script=script, arguments=arguments)
+
+    return make
+
+
+def run_audited(stage: Stage) -> None:
+    """The job stands until the audit is ordered, and until its end is: its few short steps would be over by then."""
+
+    def during(_: object) -> None:
+        open_when_audited(stage)
+
+    stage.trial.run(during)
+
+
+def open_when_audited(stage: Stage) -> None:
+    for gate, event in ((GATE, "audit_ordered"), (AFTER, "audit_ends_rank")):
+        stage.await_gate(gate)
+        stage.trial.await_event(event)
+        stage.open_gate(gate)
+
+
+@pytest.mark.parametrize("layout", ["ddp", *(pytest.param(x, marks=pytest.mark.thorough) for x in ("fsdp2", "tp"))])
+def test_layout_is_exact(make_stage, reference, layout):
+    stage = make_stage(SCENE, workload(layout))
+    run_audited(stage)
+    (passed,) = stage.events("audit_passed")
+    assert (passed["rank"], passed["ranks"]) == (0, 2)
+    assert stage.seats() == ["n2", "n1"], "the node of the rank that was replaced is the spare now"
+    assert [event["reason"] for event in stage.events("fault")] == ["audit: this rank ends on purpose"]
+    assert not stage.events("quarantined") and not stage.events("audit_differs")
+    assert not differences(reference(layout, 2), stage.trial.results())
+
+
+def test_state_in_a_variable_is_named_before_the_first_fault(make_stage):
+    stage = make_stage(SCRIPT, [])
+    run_audited(stage)
+    (found,) = stage.events("audit_differs")
+    assert (found["rank"], found["replaced"], found["rule"]) == (0, 0, "state_in_variables")
+    assert found["ranks"] == [0, 1], "a survivor counts the steps that it computes again"
+    assert stage.trial.events()[-1]["what"] != "failed"
+
+
+@pytest.mark.thorough
+def test_state_in_an_object_is_exact(make_stage, tmp_path):
+    stage = make_stage(SCRIPT, ["--protected"])
+    run_audited(stage)
+    assert stage.events("audit_passed") and not stage.events("audit_differs")
+    undisturbed = run_script_unprotected(SCRIPT, ["--protected"], 2, tmp_path / "undisturbed")
+    assert not differences(undisturbed, stage.trial.results())
+
+
+def test_job_that_is_to_stop_ends_and_says_what_differs(make_stage):
+    stage = make_stage(SCRIPT, [], on_inexact="stop")
+    with pytest.raises(JobFailed):
+        run_audited(stage)
+    (failed,) = stage.events("failed")
+    assert "of rank 0 differs: the script is not exact" in failed["reason"]
+
+
+@pytest.mark.thorough
+def test_it_can_be_asked_for_again(make_stage, tmp_path):
+    """By `deadpool audit`, for each kind of rank: the first position, and one of the others."""
+    stop = tmp_path / "stop"
+    stage = make_stage(SCENE, [*workload("ddp"), *LONG, "--stop", str(stop)], nodes=3, rehearse_recovery=False)
+    said: list[str] = []
+
+    def during(_: object) -> None:
+        stage.await_gate(GATE)
+        stage.await_committed(GATE)
+        stage.trial.await_event("rehearsed")
+        command = [sys.executable, "-m", "deadpool.cli.main", "audit", "--json", "--run-dir"]
+        asked = subprocess.Popen([*command, stage.trial.job.run_dir.path], text=True, stdout=subprocess.PIPE)
+        open_when_audited(stage)
+        said.append(asked.communicate(timeout=LIMIT_S)[0])
+        stop.write_text(str(stage.status()["step"] + 300))
+
+    stage.trial.run(during)
+    verdicts = json.loads(said[0])
+    assert [(verdict["exact"], verdict["replaced"], verdict["ranks"]) for verdict in verdicts] == [
+        (True, 0, 3),
+        (True, 1, 3),
+    ]
