@@ -65,8 +65,8 @@ class AuditedRank:
 
     def leave_step(self, *, completed: bool) -> None:
         """In a step without an optimizer the rank ends with the step."""
-        armed, self._hooks = bool(self._hooks), _removed(self._hooks)
-        if completed and self._is_to_end and (armed or not self._job.state.optimizers):
+        watched, self._hooks = bool(self._hooks), _removed(self._hooks)
+        if completed and self._is_to_end and (watched or not self._job.state.optimizers):
             self._end_here()
 
     @property
