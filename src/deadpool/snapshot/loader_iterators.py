@@ -50,6 +50,11 @@ class LoaderIterators:
         assert loader is not None, "an iterator of a loader that is gone"
         return loader
 
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        """Returns how many iterators there are, how many batches the newest has given, and whether it has ended."""
+        return (self._count, *_place(self._loader._iterator))
+
     def mark(self) -> dict[str, Any]:
         """Returns how many iterators there were at this boundary, and the position of the newest."""
         return {"here": self._here, "count": self._count, "at": list(_place(self._loader._iterator))}

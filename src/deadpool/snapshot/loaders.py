@@ -44,6 +44,16 @@ class LoaderPosition:
         self._loader = loader
         self._handed_out = LoaderIterators(name, loader)
 
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        """Changes with every batch that the script takes, and not with those that workers prepare. Cheap to read."""
+        return self._handed_out.place
+
+    @property
+    def is_at_end(self) -> bool:
+        """Returns whether the script has read the newest iterator to its end."""
+        return self.place[2]
+
     def state_dict(self) -> dict[str, Any]:
         loader = self._loader
         begun = loader._iterator is not None  # if not, the loader's state_dict() would make one and draw numbers

@@ -97,6 +97,11 @@ class ProtectedState:
         return tuple(optimizer.outer for optimizer in self._objects.optimizers.values())
 
     @property
+    def stateful(self) -> Mapping[str, Any]:
+        """Returns the objects that are captured by their state_dict(), loaders among them, by name."""
+        return self._objects.stateful
+
+    @property
     def is_on_device(self) -> bool:
         """Returns whether copies come from the memory of a device, not of the host."""
         return self._copier.has_device

@@ -19,7 +19,17 @@ from deadpool.protocol.messages import Durable, Finished, Paused, Release, Stepp
 from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture, SlotAwaited
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import boundary_stop, closures, job_facts, lost_peer, plain_start, recovery, rehearsal, slot_room
+from deadpool.trainer import (
+    boundary_stop,
+    closures,
+    forked_child,
+    job_facts,
+    lost_peer,
+    plain_start,
+    recovery,
+    rehearsal,
+    slot_room,
+)
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
@@ -114,6 +124,7 @@ class Job:
         """The same steps for a loop that a library owns (deadpool.trainer.loop). A function instead of `count` is asked
         at each boundary: what it returns may be part of the protected state."""
         self._rules.begin_loop()
+        self._guards.leave_loaders_to_library()
         return StepLoop(self._loop(count), lambda: self.session.core.generation)
 
     @property
@@ -146,6 +157,7 @@ class Job:
         self._step_began, self._block_s = time.monotonic(), None
         step = Step(self, self.number)
         yield step
+        forked_child.require_trainer()
         self._rules.check(step)
         self._kept_gradients.check()
         self._guards.at_boundary(step.number)
@@ -294,6 +306,8 @@ class Job:
     def leave_step(self, error: BaseException | None) -> bool:
         """The block has ended; whether the step counts is not known yet. Returns whether to suppress the exception: a
         fault caused it, and the step will be yielded again."""
+        if forked_child.is_child():
+            return False
         for journal in self._journals:
             journal.leave_step()
         self.waits.end_step()
@@ -425,7 +439,7 @@ class Job:
     def _before_optimizer(
         self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> closures.Arguments | None:
-        if self._dry:
+        if self._dry or forked_child.is_child():
             return None
         later = closures.after_closure(args, kwargs, self._before_update)
         if later is None:

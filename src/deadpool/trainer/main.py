@@ -24,11 +24,11 @@ import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor
 
-from deadpool.errors import Unsuitable
+from deadpool.errors import Inexact, Unsuitable
 from deadpool.notes import note
 from deadpool.protocol.messages import Connect, Connected, Exits, Failed, Rehearse, Seat
 from deadpool.protocol.topology import Address
-from deadpool.trainer import current, plain_start, torch_check
+from deadpool.trainer import current, forked_child, plain_start, torch_check
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
 from deadpool.trainer.child_cleanup import end_children_with_this_process
@@ -48,6 +48,7 @@ def main() -> None:
     assert session is not None, "trainers are started by an agent"
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     end_children_with_this_process()
+    forked_child.remember_trainer()
     if not torch_check.is_plain():
         watch_schedules()
     watch_wrappers()
@@ -125,7 +126,7 @@ def _run(session: Session, command: list[str]) -> int:
         session.leave_if_device_broke()
         traceback.print_exc()
         _fail_job()
-        session.send(Failed(error=f"{type(error).__name__}: {error}"))
+        session.send(Failed(error=f"{type(error).__name__}: {error}", inexact=isinstance(error, Inexact)))
         return 1
 
 
@@ -138,7 +139,8 @@ def _refuse(session: Session, reason: str, *, unfit: bool = False) -> int:
 def _run_to_exit(session: Session, command: list[str]) -> int:
     """Many scripts end with sys.exit(main()), which is no error if the code is 0 or None."""
     try:
-        run_program(command)
+        with forked_child.ending_like_python():
+            run_program(command)
         return 0
     except SystemExit as stop:
         return _exit_code(session, stop)

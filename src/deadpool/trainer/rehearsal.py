@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from deadpool.errors import GroupMissing
 from deadpool.notes import note
 from deadpool.protocol.messages import Failed, Parked, Rehearse, Seat
-from deadpool.trainer import parked_state, recovery
+from deadpool.trainer import forked_child, parked_state, recovery
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.step import DryStep
 
@@ -73,6 +73,8 @@ def _dry_steps(job: Job, count: int) -> Iterator[DryStep]:
             try:
                 yield step
             except GeneratorExit:
+                if forked_child.is_child():
+                    raise
                 _end_here(job, number)
             if step.error is not None:
                 raise _DryStepFailed  # so that adapters see that the step failed

@@ -56,7 +56,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.arena import Segment
-from deadpool.trainer import device, torch_check
+from deadpool.trainer import device, forked_child, torch_check
 from deadpool.trainer.collective_recording import RecordingSchedule
 from deadpool.trainer.control_flow import CODE_RESTART, Superseded
 from deadpool.trainer.forward_stop import ForwardStop
@@ -233,6 +233,8 @@ class Session:
         os._exit(CODE_RESTART)
 
     def send(self, message: Any) -> None:
+        if forked_child.is_child():
+            return  # the link, and the lock around it, are the trainer's
         self._link.send(message)
 
     def emit(self, what: str, *, step: int | None = None, **detail: Any) -> None:

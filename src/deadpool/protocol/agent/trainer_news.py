@@ -83,6 +83,8 @@ class TrainerNews:
                     self._state.report_trainers()
             case Failed(error=error, unfit=True):
                 self._leave(trainer, error)
+            case Failed(error=error, inexact=True):
+                trainer.exit_reason = f"inexact: {error}"
             case Failed(error=error):
                 trainer.exit_reason = f"script: {error}"
             case DeviceLost(error=error):

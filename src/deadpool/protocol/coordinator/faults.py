@@ -83,6 +83,9 @@ class Faults:
         if (untenable := self._if_unread(lost)) is not None:
             self._ending.end(untenable, failed=True)
             return
+        if reason.startswith("inexact:"):
+            self._ending.end(f"rank {rank} was stopped: {reason}", failed=True)
+            return
         if reason.startswith(("script:", "device:")) and (error := self._history.retries.on_error(reason, node)):
             if not (error.only_on_this_node and reason.startswith("device:") and job.has_healthy_spare):
                 self._ending.end(f"rank {rank} failed {error.text}: {reason}", failed=True)

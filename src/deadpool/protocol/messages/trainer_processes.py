@@ -52,6 +52,7 @@ class Failed(Message, frozen=True, kw_only=True):
     """The user's script raised. The process ends after this."""
 
     error: str
+    inexact: bool = False  # no process could do better: the script was found not to be exact, and is to stop by that
     unfit: bool = False  # nothing raised: no process of this node can take part in this job
 
 

@@ -1,0 +1,94 @@
+"""Finds iterators of torch's DataLoader that steps draw from and protect() does not know.
+
+A recovery cannot put such an iterator back: survivors go on behind the batch of the step that is redone, and a newcomer
+begins at the first one. An iterator that begins and ends within one step, as in an evaluation, is exact; so only one
+that gives batches in two steps is named. While a step is looked at, `__next__` of torch's iterators is replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from deadpool.trainer.guards.findings import Findings
+from deadpool.trainer.guards.guard import is_due
+from deadpool.trainer.guards.rules import Rule
+
+_ITERATOR: Any = _BaseDataLoaderIter
+_DEPTH = 4
+
+
+class UnknownLoaders:
+    def __init__(self, findings: Findings, stateful: Mapping[str, Any]) -> None:
+        self._findings, self._stateful = findings, stateful
+        self._drawn_in: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the first step of each
+        self._original: Any = None
+        self._number = 0
+        self.enabled = True  # False: a library owns the loop, and its integration the position of its loaders
+
+    def enter_step(self, number: int) -> None:
+        self._number = number
+        if self.enabled and is_due(number):
+            self._watch()
+        else:
+            self._stop()
+
+    def leave_step(self, number: int) -> None:
+        """What is drawn behind the block counts too: the next step uses it."""
+
+    def at_boundary(self, number: int) -> None:
+        if not is_due(number + 1):
+            self._stop()
+
+    def _watch(self) -> None:
+        if self._original is not None:
+            return
+        original = self._original = _ITERATOR.__next__
+
+        def draw(iterator: Any) -> Any:
+            batch = original(iterator)
+            self._on_drawn(iterator)
+            return batch
+
+        _ITERATOR.__next__ = draw
+
+    def _stop(self) -> None:
+        if self._original is not None:
+            _ITERATOR.__next__, self._original = self._original, None
+
+    def _on_drawn(self, iterator: Any) -> None:
+        first = self._drawn_in.setdefault(iterator, self._number)
+        if first == self._number or _is_stateful(iterator) or self._is_protected(iterator):
+            return
+        self._findings.report(
+            Rule.UNPROTECTED_LOADER,
+            "Steps draw from an iterator of a torch DataLoader that protect() does not know: where a step is redone, "
+            "its batch would be another one.",
+            step=self._number,
+        )
+
+    def _is_protected(self, iterator: Any) -> bool:
+        """An object of the script may keep the position of a loader that it owns."""
+        of_loader = (iterator, iterator.__dict__.get("_index_sampler"))
+        return any(_leads_to(each, of_loader, _DEPTH) for each in self._stateful.values())
+
+
+def _is_stateful(iterator: Any) -> bool:
+    module: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
+    return module is not None and isinstance(iterator, module._StatefulBaseDataLoaderIter)
+
+
+def _leads_to(value: Any, wanted: tuple[Any, ...], depth: int) -> bool:
+    if any(value is each for each in wanted if each is not None):
+        return True
+    if depth == 0 or isinstance(value, type):
+        return False
+    parts = getattr(value, "__dict__", None)
+    inner = list(parts.values()) if isinstance(parts, dict) else []
+    inner += list(value.values()) if isinstance(value, dict) else []
+    inner += list(value) if isinstance(value, (list, tuple)) and len(value) < 100 else []
+    return any(_leads_to(each, wanted, depth - 1) for each in inner)

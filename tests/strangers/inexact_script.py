@@ -1,0 +1,186 @@
+"""Scripts that no recovery can make exact, or that look like one: an argument names the kind."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import deadpool
+
+WIDTH, BATCH, STEPS = 8, 4, 8
+
+
+class Script:
+    """What the kinds have in common."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.out: Path = arguments.out
+        self.pool = deadpool.join(backend="gloo")
+        torch.manual_seed(1)
+        self.model = nn.Linear(WIDTH, WIDTH)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        samples = TensorDataset(torch.randn(STEPS * BATCH * 2, WIDTH))
+        self.loader = StatefulDataLoader(samples, batch_size=BATCH)
+        self.plain = DataLoader(samples, batch_size=BATCH)
+
+    def protect(self, **objects: object):
+        return self.pool.protect(model=self.model, optimizer=self.optimizer, data=self.loader, **objects)
+
+    def backward(self, batch: list[Tensor]) -> None:
+        self.model(batch[0]).square().mean().backward()
+        for param in self.model.parameters():
+            dist.all_reduce(param.grad)
+
+    def train(self, batch: list[Tensor]) -> None:
+        self.optimizer.zero_grad()
+        self.backward(batch)
+        self.optimizer.step()
+
+
+def zip1(script: Script) -> None:
+    """The loader comes first, so a batch is drawn before its step is asked for."""
+    job = script.protect()
+    for batch, step in zip(script.loader, job.steps(STEPS), strict=False):
+        with step:
+            script.train(batch)
+
+
+def nextsteps(script: Script) -> None:
+    job = script.protect()
+    steps = job.steps(STEPS)
+    for batch in script.loader:
+        step = next(steps, None)
+        if step is None:
+            break
+        with step:
+            script.train(batch)
+
+
+def zip2(script: Script) -> None:
+    """Exact: the step comes first."""
+    job = script.protect()
+    for step, batch in zip(job.steps(STEPS), script.loader, strict=False):
+        with step:
+            script.train(batch)
+
+
+def accum3(script: Script) -> None:
+    job, batches = script.protect(), forever(script.loader)
+    for step in job.steps(STEPS):
+        with step:
+            script.backward(next(batches))
+            if step.number % 3 == 2:
+                script.optimizer.step()
+                script.optimizer.zero_grad()
+
+
+def accum_in_step(script: Script) -> None:
+    """Exact: two batches in each step, gradients as zeros or dropped, before or after the update, an evaluation."""
+    job, batches = script.protect(), forever(script.loader)
+    for step in job.steps(STEPS):
+        with step:
+            script.optimizer.zero_grad(set_to_none=step.number % 2 == 0)
+            for _ in range(2):
+                script.backward(next(batches))
+            handle = dist.all_reduce(torch.ones(1), async_op=True)
+            handle.wait()
+            script.optimizer.step()
+            if step.number > 4:
+                script.optimizer.zero_grad(set_to_none=step.number % 2 == 1)
+            with torch.no_grad():
+                for (batch,) in script.plain:
+                    script.model(batch)
+
+
+def plainloader(script: Script) -> None:
+    job, batches = script.protect(), iter(script.plain)
+    for step in job.steps(STEPS):
+        with step:
+            script.train(next(batches))
+
+
+def asynchandle(script: Script) -> None:
+    job, batches = script.protect(), forever(script.loader)
+    value, handle = torch.zeros(1), None
+    for step in job.steps(STEPS):
+        with step:
+            if handle is not None:
+                handle.wait()
+            script.train(next(batches))
+            value.fill_(float(step.number))
+            handle = dist.all_reduce(value, async_op=True)
+
+
+def forkexit(script: Script) -> None:
+    """Each step forks a child that ends by one of three ways. All of them end as under plain python."""
+    job, batches = script.protect(), forever(script.loader)
+    atexit.register(told, script, "at exit")
+    for step in job.steps(3):
+        with step:
+            script.train(next(batches))
+            child = os.fork()
+            if child == 0:
+                print(f"child {step.number}")
+                script.model(torch.ones(1, WIDTH))
+                if step.number == 1:
+                    raise ValueError("of a child")
+                sys.exit(7 if step.number == 0 else None)
+            _, status = os.waitpid(child, 0)
+            if not step.dry:
+                told(script, f"step {step.number} child {os.waitstatus_to_exitcode(status)}")
+
+
+def forked_to_the_end(script: Script) -> None:
+    """A child leaves the loop and comes to the end of the script."""
+    job, batches = script.protect(), forever(script.loader)
+    for step in job.steps(3):
+        with step:
+            script.train(next(batches))
+            if step.number == 1 and os.fork() == 0:
+                break
+    if job.rehearses or step.number == 1:
+        return
+    _, status = os.wait()
+    told(script, f"child {os.waitstatus_to_exitcode(status)}")
+
+
+def forever(loader: StatefulDataLoader) -> Iterator[list[Tensor]]:
+    while True:
+        yield from loader
+
+
+def told(script: Script, text: str) -> None:
+    with (script.out / f"told{script.pool.rank}.jsonl").open("a") as file:
+        file.write(json.dumps(text) + "\n")
+
+
+KINDS: dict[str, Callable[[Script], None]] = {
+    kind.__name__: kind
+    for kind in (
+        *(zip1, nextsteps, zip2, accum3, accum_in_step, plainloader, asynchandle),
+        *(forkexit, forked_to_the_end),
+    )
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    KINDS[arguments.kind](Script(arguments))
+
+
+if __name__ == "__main__":
+    main()

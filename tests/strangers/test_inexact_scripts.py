@@ -1,0 +1,98 @@
+"""What no recovery can make good is named before the first fault; what only looks like it is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deadpool.config import JobConfig
+from deadpool.control.launcher import LocalJob, running
+from deadpool.control.run_dir import RunDir
+from deadpool.events import read_events
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SCRIPT = Path(__file__).with_name("inexact_script.py")
+_LIMIT_S = 120.0
+_thorough = pytest.mark.thorough
+
+
+def run(kind: str, folder: Path, shared: Any, **settings: Any) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code of the job, and its events."""
+    (folder / "out").mkdir(exist_ok=True)
+    job = LocalJob(
+        JobConfig(**{"nodes": 2, "hang_timeout_s": 60.0, **settings}).checked(),
+        RunDir.create(folder / "run"),
+        [str(SCRIPT), kind, "--out", str(folder / "out")],
+        quiet=True,
+        fork_server=shared.fork_server,
+    )
+    with running(job):
+        try:
+            code = job.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = -1
+    return code, list(read_events(folder / "run" / "events.jsonl"))
+
+
+def findings(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["what"] == "inexact_script"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "by"),
+    [
+        ("zip1", "batch_before_step", 1),
+        pytest.param("nextsteps", "batch_before_step", 1, marks=_thorough),
+        pytest.param("accum3", "kept_gradients", 2, marks=_thorough),
+        pytest.param("plainloader", "unprotected_loader", 1, marks=_thorough),
+        pytest.param("asynchandle", "pending_handles", 1, marks=_thorough),
+    ],
+)
+def test_what_is_not_exact_is_named_once_by_each_rank_in_the_first_steps(kind, rule, by, tmp_path, shared):
+    code, events = run(kind, tmp_path, shared)
+    assert code == 0
+    found = findings(events)
+    assert [
+        (event["rule"], event["rank"], event["step"]) for event in sorted(found, key=lambda each: each["rank"])
+    ] == [(rule, rank, by) for rank in range(2)]
+    assert all(event["remedy"].endswith(".") for event in found)
+    assert (tmp_path / "run" / "console.log").read_text().count("NOT EXACT:") == 1
+
+
+@pytest.mark.parametrize("kind", [pytest.param("zip2", marks=_thorough), "accum_in_step"])
+def test_what_is_exact_is_not_named(kind, tmp_path, shared):
+    code, events = run(kind, tmp_path, shared)
+    assert (code, findings(events)) == (0, [])
+
+
+def test_job_stops_before_its_next_step_if_told_to(tmp_path, shared):
+    code, events = run("zip1", tmp_path, shared, on_inexact="stop")
+    assert code == 1
+    (failed,) = [event for event in events if event["what"] == "failed"]
+    assert failed["reason"].startswith("rank ") and "write zip(job.steps(n), loader), steps first" in failed["reason"]
+    assert [event for event in events if event["what"] == "fault"] == []
+
+
+def test_child_that_the_script_forks_ends_as_under_plain_python(tmp_path, shared):
+    code, events = run("forkexit", tmp_path, shared)
+    assert code == 0, (tmp_path / "run" / "console.log").read_text()
+    for rank in range(2):
+        lines = (tmp_path / "out" / f"told{rank}.jsonl").read_text().splitlines()
+        told = [json.loads(line) for line in lines]
+        assert [line for line in told if line != "at exit"] == [
+            *("step 0 child 7", "step 1 child 1", "step 2 child 0"),
+        ]
+        assert told.count("at exit") == 4  # of three children and the trainer
+    assert [event for event in events if event["what"] == "fault"] == []
+
+
+@_thorough
+def test_child_that_comes_to_the_end_of_the_script_ends_there(tmp_path, shared):
+    code, _ = run("forked_to_the_end", tmp_path, shared)
+    assert code == 0, (tmp_path / "run" / "console.log").read_text()
+    assert (tmp_path / "out" / "told0.jsonl").read_text() == '"child 0"\n'
