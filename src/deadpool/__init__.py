@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
     from deadpool.trainer.pool import Pool, join
 
+    first_start: bool
+
 __version__ = "0.1.0"
-__all__ = ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "join"]
+__all__ = ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "first_start", "join"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from deadpool.trainer import pool
 
         return getattr(pool, name)
+    if name == "first_start":  # whether this is the very first process of its rank in this job
+        from deadpool.trainer.first_start import ask
+
+        return ask()
     if name == "Job":
         from deadpool.trainer.job import Job
 

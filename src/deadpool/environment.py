@@ -23,6 +23,9 @@ RENDEZVOUS_VARIABLE = PREFIX + "RENDEZVOUS"
 JOURNAL_VARIABLE = PREFIX + "JOURNAL"
 """Set for trainers: the folder that job.log writes to."""
 
+FIRST_START_VARIABLE = PREFIX + "FIRST_START"
+"""Set for trainers: 1 in the very first process of a rank, else 0; `deadpool.first_start` reads it."""
+
 PARKED_PREFIX = PREFIX + "PARKED_"
 """Set for the command of --while-parked: PARKED_NODE, PARKED_LOGS (a folder) and PARKED_START (how often it was
 started)."""

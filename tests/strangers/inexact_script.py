@@ -6,7 +6,10 @@ import argparse
 import atexit
 import json
 import os
+import shutil
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +29,7 @@ class Script:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.out: Path = arguments.out
+        self.gate, self.marker = arguments.gate, arguments.marker
         self.pool = deadpool.join(backend="gloo")
         torch.manual_seed(1)
         self.model = nn.Linear(WIDTH, WIDTH)
@@ -41,6 +45,19 @@ class Script:
         self.model(batch[0]).square().mean().backward()
         for param in self.model.parameters():
             dist.all_reduce(param.grad)
+
+    def wait_at_gate(self, step) -> None:
+        """In step 3 all ranks wait until the test has seen what a rehearsal did."""
+        if self.gate is not None and step.number == 3 and not step.dry:
+            while not self.gate.exists():
+                time.sleep(0.05)
+
+    def die(self, step) -> None:
+        """Rank 1 ends itself once."""
+        if self.marker is None or step.dry or (self.pool.rank, step.number) != (1, 5) or self.marker.exists():
+            return
+        self.marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def train(self, batch: list[Tensor]) -> None:
         self.optimizer.zero_grad()
@@ -155,6 +172,56 @@ def forked_to_the_end(script: Script) -> None:
     told(script, f"child {os.waitstatus_to_exitcode(status)}")
 
 
+def cleandir(script: Script) -> None:
+    """Rank 0 clears the folder of its checkpoints before the loop."""
+    folder = script.out / "checkpoints"
+    if script.pool.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    train_and_save(script, folder)
+
+
+def cleandir_loudly(script: Script) -> None:
+    """As cleandir, and an error of the file system ends the script."""
+    folder = script.out / "checkpoints"
+    if script.pool.rank == 0 and folder.exists():
+        shutil.rmtree(folder)
+    train_and_save(script, folder)
+
+
+def cleandir_once(script: Script) -> None:
+    folder = script.out / "checkpoints"
+    if deadpool.first_start and script.pool.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    train_and_save(script, folder)
+
+
+def train_and_save(script: Script, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    told(script, f"first start {deadpool.first_start}")
+    job, batches = script.protect(), forever(script.loader)
+    for step in job.steps(STEPS):
+        with step:
+            script.train(next(batches))
+            if script.pool.rank == 0 and not step.dry:
+                (folder / f"step{step.number}").write_text("saved")
+            script.wait_at_gate(step)
+
+
+def openw(script: Script) -> None:
+    """Each rank opens its log anew before the loop, and rank 0 writes down its configuration."""
+    if script.pool.rank == 0:
+        (script.out / "config.json").write_text("{}")
+    log = (script.out / f"log{script.pool.rank}").open("w", buffering=1)
+    log.write("begin\n")
+    job, batches = script.protect(), forever(script.loader)
+    for step in job.steps(STEPS):
+        with step:
+            script.train(next(batches))
+            script.wait_at_gate(step)
+            script.die(step)
+            log.write(f"{step.number}\n")
+
+
 def forever(loader: StatefulDataLoader) -> Iterator[list[Tensor]]:
     while True:
         yield from loader
@@ -169,7 +236,7 @@ KINDS: dict[str, Callable[[Script], None]] = {
     kind.__name__: kind
     for kind in (
         *(zip1, nextsteps, zip2, accum3, accum_in_step, plainloader, asynchandle),
-        *(forkexit, forked_to_the_end),
+        *(forkexit, forked_to_the_end, cleandir, cleandir_loudly, cleandir_once, openw),
     )
 }
 
@@ -178,6 +245,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--gate", type=Path, help="a file that the ranks wait for in step 3")
+    parser.add_argument("--marker", type=Path, help="made by rank 1 when it ends itself; without it, it does not")
     arguments = parser.parse_args()
     KINDS[arguments.kind](Script(arguments))
 

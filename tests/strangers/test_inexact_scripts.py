@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
@@ -21,22 +23,36 @@ _LIMIT_S = 120.0
 _thorough = pytest.mark.thorough
 
 
-def run(kind: str, folder: Path, shared: Any, **settings: Any) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code of the job, and its events."""
+Events = list[dict[str, Any]]
+
+
+def run(
+    kind: str, folder: Path, shared: Any, *more: str, gate: Callable[[Events], bool] | None = None, **settings: Any
+) -> tuple[int, Events]:
+    """The exit code of the job, and its events. Where there is a gate, ranks wait in step 3 until it is open."""
     (folder / "out").mkdir(exist_ok=True)
+    gated = [] if gate is None else ["--gate", str(folder / "gate")]
     job = LocalJob(
         JobConfig(**{"nodes": 2, "hang_timeout_s": 60.0, **settings}).checked(),
         RunDir.create(folder / "run"),
-        [str(SCRIPT), kind, "--out", str(folder / "out")],
+        [str(SCRIPT), kind, "--out", str(folder / "out"), *gated, *more],
         quiet=True,
         fork_server=shared.fork_server,
     )
     with running(job):
+        if gate is not None:
+            wait_until(lambda: gate(_events(folder)), "what opens the gate")
+            (folder / "gate").touch()
         try:
             code = job.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
             code = -1
-    return code, list(read_events(folder / "run" / "events.jsonl"))
+    return code, _events(folder)
+
+
+def _events(folder: Path) -> Events:
+    path = folder / "run" / "events.jsonl"
+    return read_events(path) if path.exists() else []
 
 
 def findings(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -96,3 +112,45 @@ def test_child_that_comes_to_the_end_of_the_script_ends_there(tmp_path, shared):
     code, _ = run("forked_to_the_end", tmp_path, shared)
     assert code == 0, (tmp_path / "run" / "console.log").read_text()
     assert (tmp_path / "out" / "told0.jsonl").read_text() == '"child 0"\n'
+
+
+def _has(what: str, **fields: Any) -> Callable[[Events], bool]:
+    return lambda events: any(event["what"] == what and fields.items() <= event.items() for event in events)
+
+
+@pytest.mark.parametrize("kind", ["cleandir", pytest.param("cleandir_loudly", marks=_thorough)])
+def test_rehearsal_never_removes_files_of_the_job(kind, tmp_path, shared):
+    """Where the script does not ignore the error, its rehearsal fails. Both are told while nothing is lost yet."""
+    told = _has("rehearsed", rank=0) if kind == "cleandir" else _has("trainer_lost")
+    code, events = run(kind, tmp_path, shared, gate=told, spares=1)
+    assert code == 0
+    assert len(list((tmp_path / "out" / "checkpoints").iterdir())) == 8
+    refused = [event for event in findings(events) if "A rehearsal was kept from" in event["found"]]
+    assert {(event["rule"], event["rank"]) for event in refused} == {("files_before_loop", 0)}
+    assert "if deadpool.first_start:" in refused[0]["remedy"]
+
+
+@_thorough
+def test_what_asks_for_the_first_start_is_not_named(tmp_path, shared):
+    code, events = run("cleandir_once", tmp_path, shared, gate=_has("rehearsed"), spares=1)
+    assert (code, findings(events)) == (0, [])
+    lines = [(tmp_path / "out" / f"told{rank}.jsonl").read_text().splitlines() for rank in range(2)]
+    assert lines == [['"first start True"', '"first start False"'], ['"first start True"']]
+
+
+def test_removal_in_the_first_process_is_named_before_the_first_step(tmp_path, shared):
+    (tmp_path / "out" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "out" / "checkpoints" / "old").touch()
+    code, events = run("cleandir", tmp_path, shared, on_inexact="stop")
+    assert code == 1
+    assert [event["rule"] for event in findings(events)] == ["files_before_loop"]
+    assert not (tmp_path / "out" / "checkpoints" / "step0").exists()
+
+
+def test_rehearsal_opens_files_of_the_job_elsewhere_and_appends_to_them_once_it_is_live(tmp_path, shared):
+    marker = ["--marker", str(tmp_path / "victim")]
+    code, events = run("openw", tmp_path, shared, *marker, gate=_has("rehearsed", rank=1), spare_trainers=1)
+    assert code == 0
+    assert (tmp_path / "out" / "log1").read_text() == "".join(["begin\n", *(f"{number}\n" for number in range(8))])
+    assert (tmp_path / "out" / "config.json").read_text() == "{}"
+    assert {event["rule"] for event in findings(events)} == {"files_before_loop"}

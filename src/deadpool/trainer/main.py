@@ -28,7 +28,7 @@ from deadpool.errors import Inexact, Unsuitable
 from deadpool.notes import note
 from deadpool.protocol.messages import Connect, Connected, Exits, Failed, Rehearse, Seat
 from deadpool.protocol.topology import Address
-from deadpool.trainer import current, forked_child, plain_start, torch_check
+from deadpool.trainer import current, first_start, forked_child, plain_start, torch_check
 from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
 from deadpool.trainer.child_cleanup import end_children_with_this_process
@@ -138,6 +138,8 @@ def _refuse(session: Session, reason: str, *, unfit: bool = False) -> int:
 
 def _run_to_exit(session: Session, command: list[str]) -> int:
     """Many scripts end with sys.exit(main()), which is no error if the code is 0 or None."""
+    first_start.set_environment_for(session.playing)
+    session.file_guard.begin(command)
     try:
         with forked_child.ending_like_python():
             run_program(command)

@@ -60,6 +60,7 @@ from deadpool.trainer import device, forked_child, torch_check
 from deadpool.trainer.collective_recording import RecordingSchedule
 from deadpool.trainer.control_flow import CODE_RESTART, Superseded
 from deadpool.trainer.forward_stop import ForwardStop
+from deadpool.trainer.guards.file_guard import FileGuard
 from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.registration import Registrar
@@ -99,6 +100,7 @@ class Session:
         self.pending_injections = InjectionTriggers(self)
         self.registrar = Registrar(self.emit)
         self.findings = Findings(self)
+        self.file_guard = FileGuard(self)
 
     def _make_groups(self, host: str) -> Groups | PlainGroups:
         if torch_check.verdict().level is not torch_check.Level.WHOLE:

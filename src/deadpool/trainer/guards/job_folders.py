@@ -1,0 +1,51 @@
+"""Which files belong to a user's job: what lies in its working directory, beside its script or where its arguments
+point to. Caches, temporary files and DeadPool's own run folder do not."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deadpool.environment import JOURNAL_VARIABLE
+
+_NOT_KEPT = {"__pycache__", ".cache", ".triton", ".nv", ".git", ".local", ".config", "deadpool-runs"}
+_SYSTEM = ("/dev", "/proc", "/sys")
+
+
+class JobFolders:
+    def __init__(self, command: Sequence[str]) -> None:
+        """`command` is what would follow `python`."""
+        words = [part for word in command for part in (word, word.partition("=")[2]) if part]
+        named = [os.path.realpath(word) for word in words if os.sep in word or Path(word).exists()]
+        script = [os.path.realpath(Path(command[0]).parent)] if command and Path(command[0]).is_file() else []
+        self._roots = [root for root in (os.path.realpath(Path.cwd()), *script, *named) if root != os.sep]
+        journal = os.environ.get(JOURNAL_VARIABLE)
+        self._excluded = [os.path.realpath(Path(journal).parent)] if journal else []
+        self._temporary = os.path.realpath(tempfile.gettempdir())
+
+    def hold(self, path: str) -> bool:
+        """`path` is absolute, without links in its folder."""
+        roots = [root for root in self._roots if _is_within(path, root)]
+        if _is_within(path, self._temporary):
+            roots = [root for root in roots if root != self._temporary and _is_within(root, self._temporary)]
+        if not roots or path.startswith(_SYSTEM) or any(_is_within(path, each) for each in self._excluded):
+            return False
+        return not _NOT_KEPT.intersection(Path(path).relative_to(max(roots, key=len)).parts)
+
+
+def absolute(path: Any, folder: int = -1) -> str | None:
+    """The path that a call of the system means, where `folder` is a descriptor; None: it is no path."""
+    if isinstance(path, int):
+        return None
+    name = os.fsdecode(path)
+    if folder is not None and folder >= 0 and not os.path.isabs(name):  # noqa: PTH117
+        name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)  # noqa: PTH115, PTH118
+    whole = os.path.abspath(name)  # noqa: PTH100 (the last part may be a link, which is meant itself)
+    return os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))  # noqa: PTH118, PTH119, PTH120
+
+
+def _is_within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

@@ -1,0 +1,70 @@
+"""In a rehearsal, files of the job that the script opens to overwrite are opened elsewhere, and stay as they are.
+
+To refuse the call would hurt more: most preparations write a configuration again, with the same contents, and such a
+script could never be rehearsed. What is written elsewhere is dropped. A file that is still open when the rehearsal
+becomes the live rank, such as a log, is then appended to: its lines from before the loss stay, and new ones follow.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import os
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from deadpool.trainer.guards.job_folders import absolute
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedElsewhere:
+    file: weakref.ref[Any]
+    path: str
+
+
+class KeptFiles:
+    def __init__(self, is_to_keep: Callable[[str], bool]) -> None:
+        self._is_to_keep = is_to_keep
+        self._original: Any = None
+        self._elsewhere: list[_OpenedElsewhere] = []
+
+    def install(self) -> None:
+        self._original = builtins.open
+        builtins.open = io.open = self._open  # type: ignore[assignment]
+
+    def hand_over(self) -> None:
+        """From here on the process is the live rank, and writes into the files themselves."""
+        if self._original is None:
+            return
+        builtins.open = io.open = self._original
+        self._original = None
+        for each in self._elsewhere:
+            file = each.file()
+            if file is not None and not file.closed:
+                _append_to(file, each.path)
+        self._elsewhere.clear()
+
+    def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        path = absolute(file) if "w" in mode and isinstance(file, (str, bytes, os.PathLike)) else None
+        if path is None or not self._is_to_keep(path):
+            return self._original(file, mode, *args, **kwargs)
+        descriptor, name = tempfile.mkstemp(prefix="deadpool-rehearsal-")
+        os.close(descriptor)
+        opened = self._original(name, mode, *args, **kwargs)
+        os.unlink(name)  # noqa: PTH108 (it lives as long as it is open)
+        self._elsewhere.append(_OpenedElsewhere(weakref.ref(opened), path))
+        return opened
+
+
+def _append_to(file: Any, path: str) -> None:
+    """What the rehearsal has written is flushed first, and dropped with the other file."""
+    with contextlib.suppress(OSError, ValueError):
+        file.flush()
+        access = os.O_RDWR if file.readable() else os.O_WRONLY
+        target = os.open(path, access | os.O_APPEND | os.O_CREAT, 0o666)
+        os.dup2(target, file.fileno(), inheritable=False)
+        os.close(target)
