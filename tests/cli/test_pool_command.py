@@ -55,7 +55,7 @@ def test_an_option_that_is_not_known_is_named(refused: Run) -> None:
 
 def test_arguments_of_the_script_are_its_own(tmp_path: Path, refused: Run) -> None:
     """They are taken for no option of ours, so that only the pool is missing."""
-    (tmp_path / "x.py").touch()
+    (tmp_path / "x.py").write_text("pass\n")
     words = ["--coordinators", "h:1", "--secret-file", "s", "a", tmp_path / "x.py", "--priority", "--its", "-o"]
     assert refused("add-job", "--pool", tmp_path / "pool", *words).startswith("no pool in")
 

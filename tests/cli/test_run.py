@@ -39,6 +39,8 @@ def test_script_that_raises(tmp_path):
         (["--nodes", "2", "--holders", "2", WAITING_SCRIPT], "holders=2 cannot be used"),
         (["--topology", "absent.toml", WAITING_SCRIPT], "topology file absent.toml cannot be read"),
         (["absent.py"], "script='absent.py' is not a file"),
+        (["/dev/stdin"], "script='/dev/stdin' is no regular file"),
+        (["/dev/null"], "script='/dev/null' is no regular file"),
         (["--nodez", "4", WAITING_SCRIPT], "there is no option --nodez"),
     ],
 )
@@ -47,6 +49,12 @@ def test_bad_settings_are_refused_before_anything_starts(tmp_path, arguments, me
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_empty_script_is_refused(tmp_path):
+    (tmp_path / "empty.py").touch()
+    done = deadpool("run", "--run-dir", tmp_path / "run", tmp_path / "empty.py")
+    assert (done.returncode, "empty.py' is empty: give the path" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

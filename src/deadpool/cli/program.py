@@ -38,9 +38,24 @@ def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[
         _check_module(words[1:])
     elif words[0].startswith("-"):
         raise ConfigError(f"there is no option {words[0]}: `--help` lists all; those of the script follow its name")
-    elif not Path(words[0]).exists():
-        raise ConfigError(f"script={words[0]!r} is not a file: give the path of a training script")
+    else:
+        _check_script(Path(words[0]))
     return words
+
+
+def _check_script(script: Path) -> None:
+    """A folder with a __main__.py is a script too, as for python."""
+    if not script.exists():
+        raise ConfigError(f"script={str(script)!r} is not a file: give the path of a training script")
+    if script.is_dir():
+        return
+    if not script.is_file() or script.absolute().is_relative_to("/dev") or script.absolute().is_relative_to("/proc"):
+        raise ConfigError(
+            f"script={str(script)!r} is no regular file: every rank, and each process that takes a rank later, reads "
+            "the script anew. Write it to a file and give its path"
+        )
+    if script.stat().st_size == 0:
+        raise ConfigError(f"script={str(script)!r} is empty: give the path of a training script")
 
 
 def _check_module(words: list[str]) -> None:
