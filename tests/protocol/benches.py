@@ -625,6 +625,8 @@ class AgentBench(Bench):
             case ["spoilt", wanted]:
                 rank = trainer.rank or 0
                 return msg.Spoilt(generation=now_in, node="n0", rank=rank, version=version(wanted))
+            case ["inexact", *error]:
+                return msg.Failed(error=" ".join(error), inexact=True)
             case ["failed", *error]:
                 return msg.Failed(error=" ".join(error))
             case ["unfit", *error]:

@@ -66,7 +66,14 @@ class WorkloadTrial:
             code = self.job.wait(self.deadline_s)
         if code:
             raise JobFailed(f"the job ended with code {code}:\n{self._last_lines()}")
+        self._require_no_false_alarm()
         return self.results()
+
+    def _require_no_false_alarm(self) -> None:
+        """The results of these scripts are compared bit for bit, so none of them may be called inexact."""
+        for event in self.events():
+            if event["what"] == "inexact_script":
+                raise JobFailed(f"a script that is exact was called inexact: {event['found']}")
 
     def console(self) -> str:
         path = self.job.run_dir.path / "console.log"

@@ -1,0 +1,297 @@
+"""Guards, each with the calls that a loop makes. Whole jobs are in tests/strangers/test_inexact_scripts.py."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from deadpool.snapshot.loaders import with_position
+from deadpool.trainer.guards.carried_gradients import CarriedGradients
+from deadpool.trainer.guards.drawn_batches import DrawnBatches
+from deadpool.trainer.guards.guard import Guard, is_due
+from deadpool.trainer.guards.pending_handles import PendingHandles
+from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.guards.unknown_loaders import UnknownLoaders
+
+
+class Reports:
+    """As Findings, without a session."""
+
+    def __init__(self) -> None:
+        self.rules: list[Rule] = []
+        self.steps: list[int | None] = []
+
+    def report(self, rule: Rule, found: str, *, step: int | None = None, **_: Any) -> None:
+        assert found.endswith(".") and rule.remedy.endswith(".")
+        self.rules.append(rule)
+        self.steps.append(step)
+
+
+@pytest.fixture
+def reports() -> Reports:
+    return Reports()
+
+
+def loop(
+    guard: Guard, block: Callable[[int], object], behind: Callable[[int], object] = lambda _: None, steps: int = 10
+) -> None:
+    for number in range(steps):
+        guard.enter_step(number)
+        block(number)
+        guard.leave_step(number)
+        behind(number)
+        guard.at_boundary(number)
+
+
+def test_every_rule_has_a_remedy():
+    assert all(rule.remedy.endswith(".") for rule in Rule)
+
+
+def test_first_steps_and_powers_of_two_are_due():
+    assert [number for number in range(70) if is_due(number)] == [0, 1, 2, 3, 4, 8, 16, 32, 64]
+
+
+# --- batches before steps ---------------------------------------------------------------------------------------------
+
+
+def loader_of(workers: int = 0) -> StatefulDataLoader:
+    return StatefulDataLoader(list(range(100)), batch_size=2, num_workers=workers)
+
+
+class Stream:
+    """A script's own stream of batches."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __next__(self) -> int:
+        self.place += 1
+        return self.place
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+def test_batch_that_is_drawn_behind_a_block_is_named(reports):
+    loader = loader_of()
+    guard = DrawnBatches(reports, {"data": with_position("data", loader)})
+    batches = iter(loader)
+    loop(guard, lambda _: None, lambda _: next(batches))
+    assert (reports.rules, reports.steps) == ([Rule.BATCH_BEFORE_STEP], [1])
+
+
+def test_stream_that_moves_behind_a_block_is_named(reports):
+    stream = Stream()
+    loop(DrawnBatches(reports, {"data": stream}), lambda _: None, lambda _: next(stream))
+    assert reports.rules == [Rule.BATCH_BEFORE_STEP]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batch_that_is_drawn_inside_is_not_named(reports, workers):
+    """Workers that prepare the next batches move nothing."""
+    loader, stream = loader_of(workers), Stream()
+    batches = iter(loader)
+    guard = DrawnBatches(reports, {"data": with_position("data", loader), "stream": stream})
+    loop(guard, lambda _: (next(batches), next(stream)))
+    assert reports.rules == []
+
+
+def test_evaluation_between_steps_is_not_named(reports):
+    """Read to its end behind each block; or in part, behind a block now and then."""
+    whole, part = loader_of(), loader_of()
+    guard = DrawnBatches(reports, {name: with_position(name, each) for name, each in [("a", whole), ("b", part)]})
+    loop(guard, lambda _: None, lambda number: (list(whole), number % 3 == 0 and list(itertools.islice(part, 2))))
+    assert reports.rules == []
+
+
+def test_guard_can_be_switched_off_for_mutation_tests(reports, monkeypatch):
+    monkeypatch.setattr("deadpool.snapshot.cures._OFF", frozenset({"D9"}))
+    stream = Stream()
+    loop(DrawnBatches(reports, {"data": stream}), lambda _: None, lambda _: next(stream))
+    assert reports.rules == []
+
+
+# --- loaders that protect() does not know -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain() -> DataLoader[int]:
+    return DataLoader(list(range(100)), batch_size=2)
+
+
+def test_iterator_that_lives_through_several_steps_is_named(reports, plain):
+    batches = iter(plain)
+    loop(UnknownLoaders(reports, {}), lambda _: next(batches))
+    assert (set(reports.rules), reports.steps[0]) == ({Rule.UNPROTECTED_LOADER}, 1)
+
+
+def test_evaluation_in_each_step_is_not_named(reports, plain):
+    loop(UnknownLoaders(reports, {}), lambda _: list(plain), lambda _: list(itertools.islice(plain, 3)))
+    assert reports.rules == []
+
+
+def test_stateful_loaders_and_loaders_of_protected_objects_are_not_named(reports, plain):
+    class Owner(Stream):
+        def __init__(self) -> None:
+            self.loader = plain
+
+    stateful, batches = iter(loader_of()), iter(plain)
+    loop(UnknownLoaders(reports, {"data": Owner()}), lambda _: (next(stateful), next(batches)))
+    assert reports.rules == []
+
+
+def test_torchs_own_method_is_put_back(reports, plain):
+    kind = type(iter(plain))
+    before = kind.__next__
+    guard = UnknownLoaders(reports, {})
+    loop(guard, lambda _: None, steps=6)
+    assert kind.__next__ is before
+
+
+# --- gradients over boundaries ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+def backward(model: nn.Module) -> None:
+    model(torch.ones(2, 4)).square().sum().backward()
+
+
+@pytest.mark.parametrize("every", [2, 3, 9])
+@pytest.mark.parametrize("to_none", [True, False])
+def test_optimizer_that_steps_now_and_then_is_named(reports, model, every, to_none):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(number: int) -> None:
+        backward(model)
+        if number % every == every - 1:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+
+    loop(CarriedGradients(reports, [optimizer]), train, steps=12)
+    assert (reports.rules, reports.steps) == ([Rule.KEPT_GRADIENTS], [every - 1])
+
+
+def test_gradients_of_the_step_before_are_named(reports, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(number: int) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+        backward(model)
+
+    loop(CarriedGradients(reports, [optimizer]), train)
+    assert (reports.rules, reports.steps) == ([Rule.KEPT_GRADIENTS], [1])
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_accumulation_inside_of_one_step_is_not_named(reports, model, to_none, first):
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def train(number: int) -> None:
+        if first:
+            optimizer.zero_grad(set_to_none=to_none)
+        backward(model)
+        backward(model)
+        optimizer.step()
+        if not first:
+            optimizer.zero_grad(set_to_none=to_none)
+
+    loop(CarriedGradients(reports, [optimizer]), train, steps=20)
+    assert reports.rules == []
+
+
+def test_gradients_that_a_generator_leaves_in_the_discriminator_are_not_named(reports, model):
+    """Its optimizer drops them before its own turn, also if that comes in a later step only."""
+    generator, discriminator = model
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (generator, discriminator)]
+
+    def train(number: int) -> None:
+        optimizers[0].zero_grad()
+        backward(model)
+        optimizers[0].step()
+        if number % 3 == 2:
+            optimizers[1].zero_grad()
+            backward(discriminator)
+            optimizers[1].step()
+
+    loop(CarriedGradients(reports, optimizers), train, steps=20)
+    assert reports.rules == []
+
+
+def test_closures_empty_the_gradients_themselves(reports, model):
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=2)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    loop(CarriedGradients(reports, [optimizer]), lambda _: optimizer.step(closure))
+    assert reports.rules == []
+
+
+def test_no_hook_is_left_after_a_step(reports, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loop(CarriedGradients(reports, [optimizer]), lambda _: backward(model))
+    assert not optimizer._optimizer_step_pre_hooks
+    assert all(not param._backward_hooks for param in model.parameters())
+
+
+# --- handles of collectives -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_handle_that_the_next_step_waits_for_is_named(reports, group):
+    held: list[Any] = []
+
+    def train(number: int) -> None:
+        for handle in held:
+            handle.wait()
+        held[:] = [dist.all_reduce(torch.ones(1), async_op=True)]
+
+    loop(PendingHandles(reports), train)
+    assert (reports.rules[0], reports.steps[0]) == (Rule.PENDING_HANDLES, 1)
+
+
+def test_handles_that_a_step_has_waited_for_are_not_named(reports, group):
+    """Also if a variable still has them; one that nobody holds is no matter of the next step."""
+    held: list[Any] = []
+
+    def train(number: int) -> None:
+        held[:] = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(2)]
+        held[0].wait()
+        held[1].get_future().wait()
+        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1), async_op=True)
+
+    loop(PendingHandles(reports), train)
+    assert reports.rules == []
+
+
+def test_methods_of_works_and_groups_are_put_back(reports, group):
+    before = dist.Work.wait, dist.ProcessGroup.allreduce
+    loop(PendingHandles(reports), lambda _: None, steps=5)
+    assert (dist.Work.wait, dist.ProcessGroup.allreduce) == before
