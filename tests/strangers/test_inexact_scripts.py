@@ -62,7 +62,7 @@ def findings(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("kind", "rule", "by"),
     [
-        ("zip1", "batch_before_step", 1),
+        pytest.param("zip1", "batch_before_step", 1, marks=_thorough),
         pytest.param("nextsteps", "batch_before_step", 1, marks=_thorough),
         pytest.param("accum3", "kept_gradients", 2, marks=_thorough),
         pytest.param("plainloader", "unprotected_loader", 1, marks=_thorough),
@@ -138,6 +138,7 @@ def test_what_asks_for_the_first_start_is_not_named(tmp_path, shared):
     assert lines == [['"first start True"', '"first start False"'], ['"first start True"']]
 
 
+@_thorough
 def test_removal_in_the_first_process_is_named_before_the_first_step(tmp_path, shared):
     (tmp_path / "out" / "checkpoints").mkdir(parents=True)
     (tmp_path / "out" / "checkpoints" / "old").touch()
@@ -151,6 +152,8 @@ def test_rehearsal_opens_files_of_the_job_elsewhere_and_appends_to_them_once_it_
     marker = ["--marker", str(tmp_path / "victim")]
     code, events = run("openw", tmp_path, shared, *marker, gate=_has("rehearsed", rank=1), spare_trainers=1)
     assert code == 0
-    assert (tmp_path / "out" / "log1").read_text() == "".join(["begin\n", *(f"{number}\n" for number in range(8))])
+    lines = (tmp_path / "out" / "log1").read_text().splitlines()
+    assert lines.count("begin") == 1  # of the first process
+    assert list(dict.fromkeys(lines)) == ["begin", *(str(number) for number in range(8))]  # some may have been redone
     assert (tmp_path / "out" / "config.json").read_text() == "{}"
     assert {event["rule"] for event in findings(events)} == {"files_before_loop"}

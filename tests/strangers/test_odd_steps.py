@@ -12,6 +12,7 @@ from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
+from deadpool.events import read_events
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -37,6 +38,9 @@ def test_odd_steps(case, tmp_path, shared):
     found = read_ranks(tmp_path / "found", RANKS)
     assert differences(read_ranks(tmp_path / "expected", RANKS), found) == []
     assert recomputed_differently(found) == []
+    assert [
+        event for event in read_events(tmp_path / "run" / "events.jsonl") if event["what"] == "inexact_script"
+    ] == []
 
 
 def _run_with_faults(case: str, folder: Path, shared) -> None:

@@ -178,6 +178,7 @@ def test_folders_of_the_job(tmp_path, monkeypatch):
     ]
     assert held == ["here/a", "scripts/b", "data/c/d"]
     assert not folders.hold("/dev/null")
+    assert not folders.hold(f"{tmp_path}/data/rows.lock")
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,10 @@ class _WatchedGradient:
 
     @property
     def is_as_left(self) -> bool:
-        """Nothing has been written into the gradient since the boundary, and it is not empty."""
-        return self._is_first and self._left == _content_of(self._param) and _holds_something(self._param.grad)
+        """Nothing has been written into the gradient since the boundary, and it is not empty. Only in host memory: a
+        CUDA graph writes gradients, and nobody counts that."""
+        is_same = self._is_first and self._left == _content_of(self._param)
+        return is_same and self._param.device.type == "cpu" and _holds_something(self._param.grad)
 
     def watch(self) -> Any:
         return self._param.register_hook(self._on_arrival)

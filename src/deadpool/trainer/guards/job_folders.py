@@ -12,6 +12,7 @@ from typing import Any
 from deadpool.environment import JOURNAL_VARIABLE
 
 _NOT_KEPT = {"__pycache__", ".cache", ".triton", ".nv", ".git", ".local", ".config", "deadpool-runs"}
+_LOCK = ".lock"  # libraries make and remove locks around what they read
 _SYSTEM = ("/dev", "/proc", "/sys")
 
 
@@ -31,7 +32,12 @@ class JobFolders:
         roots = [root for root in self._roots if _is_within(path, root)]
         if _is_within(path, self._temporary):
             roots = [root for root in roots if root != self._temporary and _is_within(root, self._temporary)]
-        if not roots or path.startswith(_SYSTEM) or any(_is_within(path, each) for each in self._excluded):
+        if (
+            not roots
+            or path.startswith(_SYSTEM)
+            or path.endswith(_LOCK)
+            or any(_is_within(path, each) for each in self._excluded)
+        ):
             return False
         return not _NOT_KEPT.intersection(Path(path).relative_to(max(roots, key=len)).parts)
 
