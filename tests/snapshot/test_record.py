@@ -185,7 +185,7 @@ Point = collections.namedtuple("Point", "x y")
         ({"o": np.array([Foo()])}, "data.state_dict()['o']: numpy array of dtype object"),
         ({"d": collections.defaultdict(lambda: 3)}, "data.state_dict()['d']: defaultdict with the factory"),
         ({"m": torch.empty(3, device="meta")}, "data.state_dict()['m']: tensor on meta"),
-        ({"s": torch.eye(3).to_sparse()}, "data.state_dict()['s']: tensor on cpu with layout"),
+        ({"s": torch.eye(3).to_mkldnn()}, "data.state_dict()['s']: tensor on cpu with layout"),
         (Foo(), "data.state_dict(): object of type Foo"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from deadpool.errors import StateError
 from deadpool.snapshot.objects import Key, ModuleTrees
-from deadpool.snapshot.tensors import integer_view, is_dtensor, local_address, local_part
+from deadpool.snapshot.tensors import dense_part, integer_view, is_dtensor, local_address, local_part
 
 Signature = tuple[tuple[Key, torch.Size, torch.dtype, torch.device], ...]
 
@@ -50,7 +50,8 @@ class BufferStage:
         for key, buffer in self._all():
             if not self._is_eligible(buffer):
                 continue
-            if self._shapes.setdefault(key, buffer.shape) != buffer.shape:
+            shape = dense_part(buffer).shape
+            if self._shapes.setdefault(key, shape) != shape:
                 self._unsteady.add(key)
             if key not in self._unsteady:
                 found.append((key, buffer))
@@ -58,7 +59,7 @@ class BufferStage:
 
     def match_snapshot(self, stored: frozenset[Key]) -> None:
         """Clones the same buffers as the restored snapshot, whose clones were `stored`, so that layouts agree."""
-        here = {key: buffer.shape for key, buffer in self._all() if self._is_eligible(buffer)}
+        here = {key: dense_part(buffer).shape for key, buffer in self._all() if self._is_eligible(buffer)}
         self._shapes = here
         self._unsteady = set(here) - stored
 
@@ -67,7 +68,7 @@ class BufferStage:
         self._views, self._sources = {}, []
         totals: dict[tuple[torch.device, int], list[tuple[Key, Tensor]]] = {}
         for key, buffer in ordered:
-            local = local_part(buffer)
+            local = dense_part(local_part(buffer))
             totals.setdefault((local.device, local.dtype.itemsize), []).append((key, local))
         for (device, _), members in totals.items():
             count = sum(local.numel() for _, local in members)
@@ -84,7 +85,7 @@ class BufferStage:
             return
         tensors = [buffer for _, buffer in buffers]
         if not self._knows(tensors):
-            self._pairs = list(_pairs([(self._views[key], local_part(buffer)) for key, buffer in buffers]))
+            self._pairs = list(_pairs([(self._views[key], dense_part(local_part(buffer))) for key, buffer in buffers]))
             self._sources = tensors
             self._addresses = list(map(local_address, tensors))
         with torch.no_grad():
@@ -105,7 +106,8 @@ class BufferStage:
                         yield ("buffer", name, path, key), buffer
 
     def _is_eligible(self, buffer: Tensor) -> bool:
-        return self._include_host or buffer.device.type != "cpu"
+        """The size of a sparse buffer follows its contents."""
+        return (self._include_host or buffer.device.type != "cpu") and buffer.layout == torch.strided
 
     def _knows(self, tensors: list[Tensor]) -> bool:
         same = len(tensors) == len(self._sources) and all(map(operator.is_, tensors, self._sources))
@@ -114,7 +116,7 @@ class BufferStage:
 
 def signature_of(buffers: list[tuple[Key, Tensor]]) -> Signature:
     """Returns a value that is equal as long as the same memory can hold the clones."""
-    return tuple((key, buffer.shape, buffer.dtype, buffer.device) for key, buffer in buffers)
+    return tuple((key, dense_part(buffer).shape, buffer.dtype, buffer.device) for key, buffer in buffers)
 
 
 def module_of(trees: ModuleTrees, key: Key) -> nn.Module:
@@ -129,8 +131,8 @@ def _put(trees: ModuleTrees, key: Key, value: Tensor) -> None:
     """Writes in place if the live buffer fits; a forward pass may have put another tensor there, or None."""
     module, name = module_of(trees, key), key[3]
     live = module._buffers.get(name)
-    if live is not None and local_part(live).shape == value.shape and live.dtype == value.dtype:
-        local_part(live).copy_(value)
+    if live is not None and dense_part(local_part(live)).shape == value.shape and live.dtype == value.dtype:
+        dense_part(local_part(live)).copy_(value)
     elif live is not None and is_dtensor(live):
         raise StateError(f"{key[1]}.{key[2]}.{name}: a DTensor buffer changed its shape, it cannot be put back")
     else:

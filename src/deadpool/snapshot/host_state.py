@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from deadpool.errors import DeadPoolError, StateError
+from deadpool.snapshot.attributes import Attributes
+from deadpool.snapshot.buffer_objects import BufferObjects, Placement
 from deadpool.snapshot.bulk import states_of
 from deadpool.snapshot.modes import Modes, capture_modes, restore_gradients, restore_modes
+from deadpool.snapshot.module_state import capture_module, overwrite, restore_module
 from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer
+from deadpool.snapshot.own_state import capture_added, modules_that_add, restore_added
 from deadpool.snapshot.record import decode, encode
 from deadpool.snapshot.rng import capture_rng, restore_rng
-from deadpool.snapshot.tensors import is_dtensor, local_part
 
 HostParts = dict[str, dict[str, bytes]]
 
@@ -27,6 +30,9 @@ class HostState:
 
     def __init__(self, objects: Objects, trees: ModuleTrees) -> None:
         self._objects, self._trees = objects, trees
+        self._attributes, self._buffers = Attributes(trees), BufferObjects(trees)
+        self._adding: dict[str, dict[str, nn.Module]] = {}
+        self._adding_of: object = None
         self._modes: Modes | None = None  # those of the version that was restored last
 
     def capture(self, cloned: frozenset[Key]) -> HostParts:
@@ -35,30 +41,63 @@ class HostState:
             "stateful": {name: _state_dict(name, value) for name, value in self._objects.stateful.items()},
             "rng": {"rng": encode(capture_rng(), "rng")},
             "modes": {"modes": encode(capture_modes(self._objects, self._trees), "modes")},
+            "changes": {
+                "attributes": encode(self._attributes.capture(), "attributes of modules"),
+                "buffers": encode(self._buffers.capture(), "buffers"),
+            },
         }
 
     def capture_model_state(self, cloned: frozenset[Key] = frozenset()) -> HostParts:
         """Captures the part of model and optimizer, without data position, schedulers and generators."""
+        if self._adding_of is not self._trees.paths:
+            self._adding = {name: modules_that_add(parts) for name, parts in self._trees.paths.items()}
+            self._adding_of = self._trees.paths
         return {
-            "module": {name: _capture_module(name, parts, cloned) for name, parts in self._trees.paths.items()},
+            "module": {
+                name: capture_module(name, parts, self._adding[name], cloned)
+                for name, parts in self._trees.paths.items()
+            },
             "optimizer": {name: _capture_optimizer(value) for name, value in self._objects.optimizers.items()},
         }
 
+    def hold_buffers(self) -> None:
+        """Holds the objects that lie under the names of buffers now, for a rank that keeps its memory."""
+        self._buffers.capture()
+
+    def find_buffers(self, parts: HostParts) -> dict[Key, Placement]:
+        """Returns the objects that lay under the names of buffers at the version, where others lie there now."""
+        changes = parts.get("changes")  # an older version of DeadPool did not store them
+        return {} if changes is None else self._buffers.find(decode(changes["buffers"], "buffers"))
+
+    def place_buffers(self, placements: dict[Key, Placement]) -> None:
+        self._buffers.place(placements)
+
     def restore(self, parts: HostParts) -> None:
-        """Restores all parts. Generators come last, because loading a state may draw random numbers. Cloned buffers are
-        in place already."""
+        """Restores all parts. Generators come last, because loading a state may draw random numbers. The objects of
+        buffers, and the contents of those that were cloned, are in place already."""
         self._trees.refresh()
         self.require_same_objects(parts)
         with torch.no_grad():
             for name, data in parts["module"].items():
-                _restore_module(name, self._trees.paths[name], decode(data, name))
+                restore_module(name, self._trees.paths[name], decode(data, name))
             for name, data in parts["optimizer"].items():
-                _restore_optimizer(self._objects.optimizers[name], decode(data, name))
+                self._restore_optimizer(self._objects.optimizers[name], decode(data, name))
+        if "changes" in parts:
+            self._attributes.restore(decode(parts["changes"]["attributes"], "attributes of modules"))
         self._modes = decode(parts["modes"]["modes"], "modes")
         restore_modes(self._objects, self._trees, self._modes)
         for name, data in parts["stateful"].items():
             _load_state_dict(name, self._objects.stateful[name], decode(data, f"{name}.state_dict()"))
         restore_rng(decode(parts["rng"]["rng"], "rng"))
+
+    def _restore_optimizer(self, optimizer: ProtectedOptimizer, stored: dict[str, Any]) -> None:
+        """What its class adds comes first: loading that may change what is restored after it."""
+        if stored.get("added"):
+            protected = self._objects.optimizers.values()
+            restore_added(
+                optimizer, stored["added"], {id(o): o for p in protected for o in (p.outer, p.inner)}.values()
+            )
+        _restore_optimizer(optimizer, stored)
 
     def restore_gradients(self) -> None:
         """Gives those parameters a gradient that had one at the version that was restored last."""
@@ -91,78 +130,15 @@ def _load_state_dict(name: str, value: Any, state: Any) -> None:
         raise StateError(f"{name}.load_state_dict() failed: {type(error).__name__}: {error}") from error
 
 
-def _capture_module(name: str, submodules: dict[str, nn.Module], cloned: frozenset[Key]) -> bytes:
-    """Encodes all buffers, also None and non-persistent ones, and extra states. Of cloned buffers only the names are
-    encoded."""
-    buffers: dict[str, dict[str, Tensor | None]] = {}
-    elsewhere: dict[str, list[str]] = {}
-    for path, module in submodules.items():
-        for key, value in module._buffers.items():
-            if ("buffer", name, path, key) in cloned:
-                elsewhere.setdefault(path, []).append(key)
-            else:
-                buffers.setdefault(path, {})[key] = value if value is None else local_part(value)
-    owners = dict.fromkeys([*buffers, *elsewhere])
-    passing = {path: sorted(_passing(submodules[path])) for path in owners}
-    extras = {path: module.get_extra_state() for path, module in submodules.items() if _has_extra_state(module)}
-    parts = {"buffers": buffers, "elsewhere": elsewhere, "passing": passing, "extra_state": extras}
-    return encode(parts, name)
-
-
-def _passing(module: nn.Module) -> set[str]:
-    return module._non_persistent_buffers_set & set(module._buffers)
-
-
-def _has_extra_state(module: nn.Module) -> bool:
-    return type(module).get_extra_state is not nn.Module.get_extra_state
-
-
-def _restore_module(name: str, submodules: dict[str, nn.Module], stored: dict[str, Any]) -> None:
-    for path, module in submodules.items():
-        passing, elsewhere = set(stored["passing"].get(path, ())), stored["elsewhere"].get(path, [])
-        _forget_buffers(module, {*stored["buffers"].get(path, {}), *elsewhere})
-        _restore_buffers(f"{name}.{path}".rstrip("."), module, stored["buffers"].get(path, {}), passing)
-        module._non_persistent_buffers_set -= set(elsewhere) - passing
-        module._non_persistent_buffers_set |= set(elsewhere) & passing
-    for path, state in stored["extra_state"].items():
-        submodules[path].set_extra_state(state)
-    missing = sorted(set(stored["buffers"]) - set(submodules))
-    if missing:
-        raise StateError(f"{name}: the snapshot has buffers of {missing[0]!r}, which is not in the module here")
-
-
-def _forget_buffers(module: nn.Module, stored: set[str]) -> None:
-    for name in set(module._buffers) - stored:
-        delattr(module, name)
-
-
-def _restore_buffers(path: str, module: nn.Module, stored: dict[str, Tensor | None], passing: set[str]) -> None:
-    """Writes in place if the buffer fits; a forward pass may have put another tensor there, or added a buffer."""
-    for name, value in stored.items():
-        live = module._buffers.get(name)
-        if live is None and name not in module._buffers:
-            module.register_buffer(name, value, persistent=name not in passing)
-        elif live is None or value is None or not _overwrite(live, value):
-            if live is not None and is_dtensor(live):
-                raise StateError(f"{path}.{name}: a DTensor buffer changed its shape, it cannot be put back")
-            module._buffers[name] = value
-
-
-def _overwrite(live: Tensor, value: Tensor) -> bool:
-    local = local_part(live)
-    if local.shape != value.shape or local.dtype != value.dtype:
-        return False
-    local.copy_(value)
-    return True
-
-
 def _capture_optimizer(optimizer: ProtectedOptimizer) -> bytes:
     """Encodes hyperparameters, and the part of the optimizer's state that is not tensors."""
     groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.outer.param_groups]
     sizes = [len(group["params"]) for group in optimizer.outer.param_groups]
     values = {index: found for index, _, state in states_of(optimizer) if (found := _host_values(state))}
     by_name = {key: value for key, value in optimizer.inner.state.items() if not isinstance(key, Tensor)}
-    state = {"groups": groups, "sizes": sizes, "values": values, "by_name": by_name}
+    state: dict[str, Any] = {"groups": groups, "sizes": sizes, "values": values, "by_name": by_name}
+    if added := capture_added(optimizer.outer):
+        state["added"] = added
     return encode(state, f"{optimizer.name}.state_dict()")
 
 
@@ -200,5 +176,5 @@ def _restore_group(group: dict[str, Any], values: dict[str, Any]) -> None:
         del group[key]
     for key, value in values.items():
         live = group.get(key)
-        if not (isinstance(live, Tensor) and isinstance(value, Tensor) and _overwrite(live, value)):
+        if not (isinstance(live, Tensor) and isinstance(value, Tensor) and overwrite(live, value)):
             group[key] = value

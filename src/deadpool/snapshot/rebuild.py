@@ -6,7 +6,7 @@ objects unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from deadpool.errors import StateError
 from deadpool.protocol.seal import Extent, extent_of
+from deadpool.snapshot.buffer_objects import Placement
 from deadpool.snapshot.buffers import module_of
 from deadpool.snapshot.bulk import LiveTensor, find_live
 from deadpool.snapshot.layout import BulkRegion, SlotLayout, TensorEntry
 from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer, describe
 from deadpool.snapshot.placement import dtensor_spec_of, make_dtensor
-from deadpool.snapshot.tensors import local_part
+from deadpool.snapshot.tensors import dense_part, local_part
 
 _BULK_REGIONS: tuple[BulkRegion, ...] = ("unique", "replica")
 
@@ -31,14 +32,17 @@ def require_complete(layout: SlotLayout, extent: Extent) -> None:
             raise StateError(f"the snapshot's layout needs {expected} bytes in region {region!r}, which has {actual}")
 
 
-def prepare_targets(objects: Objects, trees: ModuleTrees, layout: SlotLayout) -> dict[Key, Tensor]:
-    """Makes the live tensors those of the layout, with any contents, and returns them as the targets of a load."""
+def prepare_targets(
+    objects: Objects, trees: ModuleTrees, layout: SlotLayout, placements: Mapping[Key, Placement]
+) -> dict[Key, Tensor]:
+    """Makes the live tensors those of the layout, with any contents, and returns them as the targets of a load. Buffers
+    that have `placements` are placed by the caller."""
     with torch.no_grad():
-        targets = _find_targets(objects, trees, layout)
+        targets = _find_targets(objects, trees, layout, placements)
         for optimizer in objects.optimizers.values():
             _install_state(optimizer, layout.state_keys.get(optimizer.name, {}), targets)
         for key, target in targets.items():
-            if key[0] == "buffer":
+            if key[0] == "buffer" and not _is_placed(placements, key, target):
                 module_of(trees, key)._buffers[key[3]] = target
     return targets
 
@@ -50,18 +54,27 @@ def announce_write(tensors: Iterable[Tensor]) -> None:
             torch.autograd.graph.increment_version(tensor)
 
 
-def _find_targets(objects: Objects, trees: ModuleTrees, layout: SlotLayout) -> dict[Key, Tensor]:
+def _is_placed(placements: Mapping[Key, Placement], key: Key, target: Tensor) -> bool:
+    return key in placements and placements[key].target is target
+
+
+def _find_targets(
+    objects: Objects, trees: ModuleTrees, layout: SlotLayout, placements: Mapping[Key, Placement]
+) -> dict[Key, Tensor]:
     live = {item.key: item for item in find_live(objects)[0]}
     _require_same_params(objects, layout)
     return {
-        entry.key: _buffer(trees, entry) if entry.key[0] == "buffer" else _target(objects, entry, live.get(entry.key))
+        entry.key: _buffer(trees, entry, placements.get(entry.key))
+        if entry.key[0] == "buffer"
+        else _target(objects, entry, live.get(entry.key))
         for entry in layout.entries
     }
 
 
-def _buffer(trees: ModuleTrees, entry: TensorEntry) -> Tensor:
-    """Returns the live buffer if it fits, else a new one: a forward pass may have replaced it, or not made it yet."""
-    live = module_of(trees, entry.key)._buffers.get(entry.key[3])
+def _buffer(trees: ModuleTrees, entry: TensorEntry, placement: Placement | None) -> Tensor:
+    """Returns the buffer that is placed or live if it fits, else a new one: a forward pass may have replaced it, or not
+    made it yet."""
+    live = module_of(trees, entry.key)._buffers.get(entry.key[3]) if placement is None else placement.target
     if live is not None and live.device.type == entry.device_type and not _mismatch(entry, live):
         return live
     if entry.dtensor_spec is not None:
@@ -84,7 +97,7 @@ def _require_same_params(objects: Objects, layout: SlotLayout) -> None:
 
 def _mismatch(entry: TensorEntry, tensor: Tensor) -> str | None:
     """Returns how a live tensor differs from the stored one, or None if the stored bytes fit."""
-    local = local_part(tensor)
+    local = local_part(tensor) if entry.key[0] != "buffer" else dense_part(local_part(tensor))
     if tuple(local.shape) != entry.shape:
         return f"shape {tuple(local.shape)} here, {entry.shape} in the snapshot"
     if local.dtype != entry.dtype:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from deadpool.errors import StateError
-from deadpool.snapshot.tensors import dtype_from_name, dtype_name, from_bytes, is_dtensor, to_bytes
+from deadpool.snapshot.sparse import from_parts, is_sparse, parts_of
+from deadpool.snapshot.tensors import dense_part, dtype_from_name, dtype_name, from_bytes, is_dtensor, to_bytes
 
 _NATIVE_TYPES = (type(None), bool, float, str, bytes, bytearray, memoryview)
 _NUMPY_KINDS = "biufcSUmM"
@@ -173,15 +174,18 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def _tensor(value: Tensor) -> bytes:
+    """An expanded tensor is stored without its repetitions, with the shape to expand it to."""
     device = value.device
+    if is_sparse(value):
+        return _pack(parts_of(value))
     if device.type == "meta" or value.layout != torch.strided:
         raise _CannotStoreError(f"tensor on {device} with layout {value.layout} cannot be stored")
-    return _pack(
-        [dtype_name(value.dtype), list(value.shape), _device_name(device), value.requires_grad, to_bytes(value)]
-    )
+    dense = dense_part(value.detach())
+    parts = [dtype_name(value.dtype), list(dense.shape), device_name(device), value.requires_grad, to_bytes(dense)]
+    return _pack(parts if dense.shape == value.shape else [*parts, list(value.shape)])
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     """Omits the index if this is the process's own device: the newcomer's device may have another index."""
     if device.type == "cuda" and device.index == torch.cuda.current_device():
         return "cuda"
@@ -189,9 +193,12 @@ def _device_name(device: torch.device) -> str:
 
 
 def _tensor_back(payload: bytes) -> Tensor:
-    dtype, shape, device, requires_grad, data = _unpack(payload)
+    parts = _unpack(payload)
+    if isinstance(parts[-1], Tensor):
+        return from_parts(parts)
+    dtype, shape, device, requires_grad, data, *expanded = parts
     tensor = from_bytes(data, dtype_from_name(dtype), tuple(shape)).to(device)
-    return tensor.requires_grad_(requires_grad)
+    return (tensor.expand(expanded[0]) if expanded else tensor).requires_grad_(requires_grad)
 
 
 def _parameter_back(payload: bytes) -> torch.nn.Parameter:

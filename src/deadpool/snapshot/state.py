@@ -34,7 +34,7 @@ from deadpool.snapshot.replicas import choose_peers
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.slot_load import SlotLoad, make_portions
 from deadpool.snapshot.state_parts import parts_of
-from deadpool.snapshot.tensors import local_part, to_bytes
+from deadpool.snapshot.tensors import dense_part, local_part, to_bytes
 
 _SMALLEST_RECORD_CAPACITY = 256 << 10
 _RECORD_HEADROOM = 4
@@ -181,8 +181,10 @@ class ProtectedState:
         require_complete(layout, extent)
         self._host.require_same_objects(host)
         self._trees.refresh()
-        targets = prepare_targets(self._objects, self._trees, layout)
-        live = {key: local_part(target) for key, target in targets.items()}
+        placements = self._host.find_buffers(host)
+        targets = prepare_targets(self._objects, self._trees, layout, placements)
+        self._host.place_buffers(placements)
+        live = {key: dense_part(local_part(target)) for key, target in targets.items()}
         portions = make_portions(layout.entries, live, np.frombuffer(slot, np.uint8), geometry)
         return Restoring(SlotLoad(portions, self._copier.load), targets, host)
 
@@ -194,6 +196,7 @@ class ProtectedState:
         self._host.restore(restoring.host)
         self._stage.match_snapshot(frozenset(key for key in restoring.targets if key[0] == "buffer"))
         self._begin_capture()
+        self._host.hold_buffers()
         return early_bytes
 
     def leave_restore(self) -> None:
@@ -204,6 +207,7 @@ class ProtectedState:
         """Restores the host part and the buffers, for a rank that is clean at the version and keeps its memory."""
         _, host = split_record(record)
         self._host.require_same_objects(host)
+        self._host.place_buffers(self._host.find_buffers(host))
         self._stage.restore()
         self._host.restore(host)
 

@@ -1,20 +1,21 @@
 """Accesses the bytes of single tensors: the part of a tensor on this rank, and its view as plain memory.
 
 The record codec and the bulk copy share it. Everything goes through integer views of the same item size, so that bit
-patterns of any dtype are preserved (bfloat16, float8, bool, NaN payloads) and numpy can copy them.
+patterns of any dtype are preserved (bfloat16, float8, bool, NaN payloads).
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from deadpool.errors import StateError
+from deadpool.snapshot.cures import is_off
 
 _SAME_SIZE_DTYPE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
@@ -69,19 +70,31 @@ def integer_view(local: Tensor) -> Tensor:
     return local.view(_SAME_SIZE_DTYPE[local.dtype.itemsize])
 
 
+def dense_part(local: Tensor) -> Tensor:
+    """Returns a view of the memory under an expanded tensor, each element once; any other tensor itself. Torch refuses
+    to write into memory that several elements share."""
+    if 0 not in local.stride() or is_off("D8"):
+        return local
+    for dim, (size, stride) in enumerate(zip(local.shape, local.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            local = local.narrow(dim, 0, 1)
+    return local
+
+
 def to_bytes(local: Tensor) -> bytes:
-    """Returns a copy of a tensor's elements in row-major order."""
-    return integer_view(local.detach().cpu().resolve_conj().resolve_neg()).numpy().tobytes()
+    """Returns a copy of a tensor's elements in row-major order. The memory is read by its address: after numpy() torch
+    would refuse to resize it ever again."""
+    whole = integer_view(local.detach().cpu().resolve_conj().resolve_neg()).contiguous()
+    return ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Returns a new CPU tensor."""
+    """Returns a new CPU tensor, which can be resized."""
     tensor = torch.empty(shape, dtype=dtype)
-    view: np.ndarray[Any, Any] = integer_view(tensor).numpy()
-    if view.nbytes != len(data):
-        raise StateError(f"a stored {dtype} tensor of shape {shape} has {len(data)} bytes instead of {view.nbytes}")
+    if tensor.nbytes != len(data):
+        raise StateError(f"a stored {dtype} tensor of shape {shape} has {len(data)} bytes instead of {tensor.nbytes}")
     if data:
-        np.copyto(view, np.frombuffer(data, view.dtype).reshape(shape))
+        ctypes.memmove(tensor.data_ptr(), data, len(data))
     return tensor
 
 

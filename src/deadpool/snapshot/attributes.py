@@ -1,0 +1,164 @@
+"""Plain attributes of modules that a script changes: dropout.p, bn.momentum, a temperature, a counter.
+
+A newcomer has not run the steps that changed them. What differs from protect() belongs to the boundary record. Values
+are plain if they cannot change in place: numbers, strings, bytes, None, and tuples of these.
+
+A flag may say what a process has done: "the cache is built". Where a module has other objects beside its plain
+attributes here than it had at the boundary, only its numbers are restored, and flags keep what they say about here.
+
+Only the main thread may use it. A boundary at which nothing was changed costs a comparison of lists in C.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from functools import cache
+from itertools import accumulate, chain, compress
+from typing import Any
+
+from torch import nn
+
+from deadpool.snapshot.cures import is_off
+from deadpool.snapshot.objects import ModuleTrees
+
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_NUMBERS = frozenset((int, float, complex))
+_CONTAINERS = frozenset((dict, list, set, OrderedDict, defaultdict, deque))
+_OF_TORCH = frozenset(vars(nn.Module()))
+_WRAPPERS = frozenset(("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"))
+_FRAMEWORKS = frozenset(("accelerate", "deepspeed", "lightning", "megatron", "pytorch_lightning", "torchmetrics"))
+
+Path = tuple[str, str]
+Change = tuple[dict[str, Any], list[str], dict[str, Any]]
+
+
+class Attributes:
+    """The plain attributes of all submodules, as they were at protect() and are now."""
+
+    def __init__(self, trees: ModuleTrees) -> None:
+        self._trees = trees
+        self._paths: object = None
+        self._modules: dict[Path, nn.Module] = {}
+        self._first: dict[Path, dict[str, Any]] = {}
+        self._first_objects: dict[Path, dict[str, Any]] = {}
+        self._changes: dict[Path, Change] = {}
+        self._find_modules()
+
+    def capture(self) -> list[Any]:
+        """Returns for each module that is not what it was at protect(): its path, its changed attributes, those that it
+        no longer has, and its other objects."""
+        if is_off("D5"):
+            return []
+        if self._paths is not self._trees.paths:
+            self._find_modules()
+        for index in self._find_changed():
+            self._look_at(index)
+        return [[*path, *change] for path, change in self._changes.items()]
+
+    def restore(self, stored: list[Any]) -> None:
+        """Gives all modules the attributes that they had at the boundary."""
+        if is_off("D5"):
+            return
+        if self._paths is not self._trees.paths:
+            self._find_modules()
+        changes = {(name, path): change for name, path, *change in stored}
+        for path, module in self._modules.items():
+            changed, missing, objects = changes.get(path, ({}, (), self._first_objects[path]))
+            wanted = {name: each for name, each in self._first[path].items() if name not in missing} | changed
+            _set(module, wanted, everything=_objects(module) == objects)
+
+    def _find_modules(self) -> None:
+        """A module that is made after protect() is compared with what it was when it was found."""
+        self._paths = self._trees.paths
+        self._modules = {
+            (name, path): module
+            for name, paths in self._trees.paths.items()
+            for path, module in paths.items()
+            if not _is_wrapper(module)
+        }
+        for path, module in self._modules.items():
+            if path not in self._first:
+                self._first[path], self._first_objects[path] = _plain(module), _objects(module)
+        self._changes = {}
+        self._keys = list(self._modules)
+        self._dicts = [vars(module) for module in self._modules.values()]
+        self._values: list[Any] = []
+        self._counts: list[int] = []
+        self._ends: list[int] = []
+
+    def _find_changed(self) -> list[int]:
+        """Returns the indices of modules with an attribute that is another object than at the last boundary."""
+        values, counts = list(chain.from_iterable(map(dict.values, self._dicts))), list(map(len, self._dicts))
+        before, self._values = self._values, values
+        if counts != self._counts:
+            self._counts, self._ends = counts, list(accumulate(counts))
+            return list(range(len(counts)))
+        if all(map(operator.is_, values, before)):
+            return []
+        changed = compress(range(len(values)), map(operator.is_not, values, before))
+        return sorted({bisect_right(self._ends, at) for at in changed})
+
+    def _look_at(self, index: int) -> None:
+        path = self._keys[index]
+        first, now = self._first[path], _plain(self._modules[path])
+        changed = {name: each for name, each in now.items() if name not in first or not _is_same(first[name], each)}
+        missing = [name for name in first if name not in now]
+        self._changes.pop(path, None)
+        if changed or missing:
+            self._changes[path] = (changed, missing, _objects(self._modules[path]))
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    """The flags of wrappers say what a process has done, and their adapters know them."""
+    kind = type(module)
+    return kind.__name__ in _WRAPPERS or kind.__module__.partition(".")[0] in _FRAMEWORKS
+
+
+@cache
+def _is_of_framework(kind: Any) -> bool:
+    return any(each.__module__.partition(".")[0] in _FRAMEWORKS for each in kind.__mro__)
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Leaves out what torch and frameworks keep in a module for themselves."""
+    hides = _is_of_framework(type(module))
+    for name, each in vars(module).items():
+        if name not in _OF_TORCH and not (hides and name.startswith("_")):
+            yield name, each
+
+
+def _plain(module: nn.Module) -> dict[str, Any]:
+    return {name: each for name, each in _attributes(module) if _is_plain(each)}
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_plain, value)))
+
+
+def _objects(module: nn.Module) -> dict[str, Any]:
+    """Returns the types of the attributes that are not plain, and how much containers hold."""
+    return {
+        name: [type(each).__qualname__, len(each) if type(each) in _CONTAINERS else 0]
+        for name, each in _attributes(module)
+        if not _is_plain(each)
+    }
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """NaN is the same as itself, 0.0 is not the same as -0.0, and 1 is neither 1.0 nor True."""
+    if type(one) is tuple and type(other) is tuple:
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one is other or (type(one) is type(other) and repr(one) == repr(other))
+
+
+def _set(module: nn.Module, wanted: dict[str, Any], *, everything: bool) -> None:
+    live = vars(module)
+    for name, value in wanted.items():
+        if everything or type(value) in _NUMBERS:
+            live[name] = value
+    if everything:
+        for name in _plain(module).keys() - wanted.keys():
+            del live[name]
