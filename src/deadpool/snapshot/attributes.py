@@ -14,10 +14,10 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import cache
 from itertools import accumulate, chain, compress
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -118,13 +118,14 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 
 @cache
-def _is_of_framework(kind: Any) -> bool:
+def _is_of_framework(kind: Hashable) -> bool:
+    assert isinstance(kind, type)
     return any(each.__module__.partition(".")[0] in _FRAMEWORKS for each in kind.__mro__)
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Leaves out what torch and frameworks keep in a module for themselves."""
-    hides = _is_of_framework(type(module))
+    hides = _is_of_framework(cast(Hashable, type(module)))
     for name, each in vars(module).items():
         if name not in _OF_TORCH and not (hides and name.startswith("_")):
             yield name, each

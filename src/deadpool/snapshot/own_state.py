@@ -20,8 +20,10 @@ from deadpool.snapshot.objects import ProtectedOptimizer
 from deadpool.snapshot.tensors import local_address
 
 _KNOWN = frozenset(
-    ("torch", "torchao", "torchmetrics", "accelerate", "apex", "bitsandbytes", "deepspeed", "lightning", "megatron")
-    + ("peft", "pytorch_lightning", "transformer_engine")
+    (
+        *("torch", "torchao", "torchmetrics", "accelerate", "apex", "bitsandbytes", "deepspeed", "lightning"),
+        *("megatron", "peft", "pytorch_lightning", "transformer_engine"),
+    )
 )
 """Packages whose additions are derived from parameters, or captured otherwise."""
 
