@@ -35,6 +35,9 @@ class Kind(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x)
 
+    def finish(self) -> None:
+        """What the script does after the optimizer."""
+
 
 class DropoutP(Kind):
     def __init__(self) -> None:
@@ -104,7 +107,7 @@ class OwnState(Kind):
 
 
 class PrevCur(Kind):
-    """Two buffers that are one tensor at a boundary, and two during a step; a third is a part of another one."""
+    """Two buffers that are one tensor during a step, and two at its end; a third becomes a part of a fourth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,13 +117,16 @@ class PrevCur(Kind):
     def prepare(self, number: int) -> None:
         if number == CHANGE:
             self.part = self.sums[2:5]
+        self.before = self.prev.sum()
         self.prev = self.cur
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.layer(x) + 0.1 * self.cur - 0.3 * self.prev
-        self.cur = 0.5 * self.cur + y.detach().mean(0)
+        self.y = self.layer(x) + 0.1 * self.cur - 0.3 * self.before
+        return self.y + self.part.mean()
+
+    def finish(self) -> None:
+        self.cur = 0.5 * self.cur + self.y.detach().mean(0)
         self.sums += self.cur
-        return y + self.part.mean()
 
 
 class DataBuffer(Kind):
@@ -263,8 +269,9 @@ def _train(job: Any, model: nn.Sequential, optimizer: Any, arguments: argparse.N
             _die(step.number, "mid", arguments)
             _average(model)
             optimizer.step()
+            for kind in model:
+                kind.finish()
             _die(step.number, "post", arguments)
-            dist.barrier()
             optimizer.zero_grad()
             if not step.dry:
                 yield {
@@ -282,10 +289,13 @@ def _average(model: nn.Module) -> None:
 
 
 def _die(number: int, moment: str, arguments: argparse.Namespace) -> None:
+    """All ranks stand here when the victim ends itself."""
+    dist.barrier()
     here = (dist.get_rank(), number, moment) == (VICTIM, FATAL, arguments.moment)
     if here and arguments.marker is not None and not arguments.marker.exists():
         arguments.marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
 
 
 if __name__ == "__main__":

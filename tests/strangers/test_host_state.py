@@ -4,6 +4,7 @@ silently (docs/exactness.md)."""
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,31 +23,57 @@ RANKS = 3
 _LIMIT_S = 300.0
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, shared):
+    """The records of runs without DeadPool, each made once."""
+
+    @cache
+    def run(kinds: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("expected")
+        arguments = [*kinds, "--out", str(folder)]
+        code = shared.references.run(SCRIPT, arguments, RANKS, folder / "console.log", _LIMIT_S)
+        assert code == 0, (folder / "console.log").read_text()
+        return folder
+
+    return run
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_all_kinds_in_one_job(moment, tmp_path, shared):
-    compare(list(KINDS), moment, tmp_path, shared)
+def test_all_kinds_in_one_job(moment, tmp_path, shared, expected):
+    _require_exact(list(KINDS), moment, tmp_path, shared.fork_server, expected)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_kind_of_its_own(kind, moment, tmp_path, shared):
-    compare([kind], moment, tmp_path, shared)
+def test_kind_of_its_own(kind, moment, tmp_path, shared, expected):
+    _require_exact([kind], moment, tmp_path, shared.fork_server, expected)
 
 
-def compare(kinds: list[str], moment: str, folder: Path, shared) -> None:
-    code = shared.references.run(
-        SCRIPT, [*kinds, "--out", str(folder / "expected")], RANKS, folder / "console.log", _LIMIT_S
-    )
-    assert code == 0, (folder / "console.log").read_text()
-    _run_with_fault(kinds, moment, folder, shared)
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("cure", "kind"),
+    [
+        *(("D5", "dropoutp"), ("D5", "bnmomentum"), ("D5", "counter"), ("D6", "modstate"), ("D6", "optattr")),
+        *(("D7", "prevcur"), ("D7", "databuffer"), ("D8", "expanded")),
+    ],
+)
+def test_without_its_cure_it_differs_or_the_job_ends(cure, kind, tmp_path, expected, monkeypatch):
+    monkeypatch.setenv("DEADPOOL_TEST_WITHOUT_CURE", cure)
+    with pytest.raises((AssertionError, JobFailed)) as caught:
+        _require_exact([kind], "mid", tmp_path, None, expected)
+    assert "differs" in str(caught.value) or "more than one element" in str(caught.value)
+
+
+def _require_exact(kinds: list[str], moment: str, folder: Path, fork_server, expected) -> None:
+    _run_with_fault(kinds, moment, folder, fork_server)
     assert (folder / "victim").exists()
     found = read_ranks(folder / "found", RANKS)
-    assert differences(read_ranks(folder / "expected", RANKS), found) == []
+    assert differences(read_ranks(expected(tuple(kinds)), RANKS), found) == []
     assert recomputed_differently(found) == []
 
 
-def _run_with_fault(kinds: list[str], moment: str, folder: Path, shared) -> None:
+def _run_with_fault(kinds: list[str], moment: str, folder: Path, fork_server) -> None:
     job = LocalJob(
         JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=120.0).checked(),
         RunDir.create(folder / "run"),
@@ -55,7 +82,7 @@ def _run_with_fault(kinds: list[str], moment: str, folder: Path, shared) -> None
             *("--out", str(folder / "found"), "--marker", str(folder / "victim")),
         ],
         quiet=True,
-        fork_server=shared.fork_server,
+        fork_server=fork_server,
     )
     with running(job):
         try:

@@ -127,15 +127,19 @@ def _writers(layout: SlotLayout) -> dict[Any, int]:
 
 def host_buffers(modules: dict[str, bytes]) -> dict[str, Tensor]:
     """Buffers in host memory, by name. They are in the boundary record already, and are read from there; but whoever
-    loads the checkpoint with plain torch looks for them among the tensors."""
+    loads the checkpoint with plain torch looks for them among the tensors. Sparse ones are only in the record."""
     found: dict[str, Tensor] = {}
     for keyword, data in modules.items():
         parts = decode(data, keyword)
         for path, buffers in parts["buffers"].items():
             for name, buffer in buffers.items():
-                if buffer is not None and name not in parts["passing"].get(path, ()):
+                if _is_dense(buffer) and name not in parts["passing"].get(path, ()):
                     found[".".join(part for part in (keyword, plain_name(path), name) if part)] = buffer
     return found
+
+
+def _is_dense(buffer: Tensor | None) -> bool:
+    return buffer is not None and buffer.layout == torch.strided
 
 
 def _write_buffer(rank: int, name: str, buffer: Tensor, out: CheckedWriter) -> Piece:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from itertools import accumulate, chain, compress
+from operator import itemgetter
 from typing import Any, cast
 
 from torch import nn
@@ -45,6 +46,9 @@ class Attributes:
         self._first: dict[Path, dict[str, Any]] = {}
         self._first_objects: dict[Path, dict[str, Any]] = {}
         self._changes: dict[Path, Change] = {}
+        self._getters: list[Callable[[dict[str, Any]], tuple[Any, ...]]] = []
+        self._watched: list[dict[str, Any]] = []
+        self._values: list[Any] = []
         self._find_modules()
 
     def capture(self) -> list[Any]:
@@ -54,8 +58,8 @@ class Attributes:
             return []
         if self._paths is not self._trees.paths:
             self._find_modules()
-        for index in self._find_changed():
-            self._look_at(index)
+        for path in self._find_changed():
+            self._look_at(path)
         return [[*path, *change] for path, change in self._changes.items()]
 
     def restore(self, stored: list[Any]) -> None:
@@ -83,26 +87,35 @@ class Attributes:
             if path not in self._first:
                 self._first[path], self._first_objects[path] = _plain(module), _objects(module)
         self._changes = {}
-        self._keys = list(self._modules)
         self._dicts = [vars(module) for module in self._modules.values()]
-        self._values: list[Any] = []
         self._counts: list[int] = []
-        self._ends: list[int] = []
 
-    def _find_changed(self) -> list[int]:
-        """Returns the indices of modules with an attribute that is another object than at the last boundary."""
-        values, counts = list(chain.from_iterable(map(dict.values, self._dicts))), list(map(len, self._dicts))
+    def _find_changed(self) -> list[Path]:
+        """Returns the modules with an attribute that is another object than at the last boundary."""
+        try:
+            values = list(chain.from_iterable(map(operator.call, self._getters, self._watched)))
+        except KeyError:
+            return self._watch_all()
+        if list(map(len, self._dicts)) != self._counts:
+            return self._watch_all()
         before, self._values = self._values, values
-        if counts != self._counts:
-            self._counts, self._ends = counts, list(accumulate(counts))
-            return list(range(len(counts)))
         if all(map(operator.is_, values, before)):
             return []
         changed = compress(range(len(values)), map(operator.is_not, values, before))
-        return sorted({bisect_right(self._ends, at) for at in changed})
+        return [self._watched_paths[index] for index in sorted({bisect_right(self._ends, at) for at in changed})]
 
-    def _look_at(self, index: int) -> None:
-        path = self._keys[index]
+    def _watch_all(self) -> list[Path]:
+        """Remembers which attributes each module has. Most have few beside those of torch."""
+        self._counts = list(map(len, self._dicts))
+        names = {path: [name for name, _ in _attributes(module)] for path, module in self._modules.items()}
+        self._watched_paths = [path for path, each in names.items() if each]
+        self._watched = [vars(self._modules[path]) for path in self._watched_paths]
+        self._getters = [itemgetter(*names[path], names[path][0]) for path in self._watched_paths]  # always a tuple
+        self._ends = list(accumulate(len(names[path]) + 1 for path in self._watched_paths))
+        self._values = list(chain.from_iterable(map(operator.call, self._getters, self._watched)))
+        return list(self._modules)
+
+    def _look_at(self, path: Path) -> None:
         first, now = self._first[path], _plain(self._modules[path])
         changed = {name: each for name, each in now.items() if name not in first or not _is_same(first[name], each)}
         missing = [name for name in first if name not in now]
@@ -114,7 +127,8 @@ class Attributes:
 def _is_wrapper(module: nn.Module) -> bool:
     """The flags of wrappers say what a process has done, and their adapters know them."""
     kind = type(module)
-    return kind.__name__ in _WRAPPERS or kind.__module__.partition(".")[0] in _FRAMEWORKS
+    names = {each.__name__ for each in kind.__mro__}
+    return not names.isdisjoint(_WRAPPERS) or kind.__module__.partition(".")[0] in _FRAMEWORKS
 
 
 @cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set
+from operator import itemgetter, mul
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from deadpool.snapshot.objects import Key
 from deadpool.snapshot.record import device_name
-from deadpool.snapshot.tensors import is_dtensor
 
 
 class Form(NamedTuple):
@@ -70,15 +69,23 @@ class Assigned(NamedTuple):
         return Form(self.dtype, self.shape, self.stride, self.device, self.requires_grad)
 
 
-@dataclass(slots=True)
-class _Range:
-    key: Key
-    device: torch.device
+class Seen(NamedTuple):
+    """A buffer at a boundary: the number of its object, its form, its address if it has plain memory, else None."""
+
+    number: int
+    form: Form
+    address: int | None
+    is_dtensor: bool
+
+
+class _Range(NamedTuple):
+    device: str
     start: int
     end: int
+    key: Key
 
 
-def find_shared(buffers: Mapping[Key, Tensor], assigned: set[Key]) -> tuple[list[Any], dict[Key, tuple[int, int]]]:
+def find_shared(buffers: Mapping[Key, Seen], assigned: Set[Key]) -> tuple[list[Any], dict[Key, tuple[int, int]]]:
     """Returns the memories that several buffers share and at least one of which was assigned, each as (bytes, key of a
     buffer in it that was not assigned or None, where that one begins); and by key the memory and the start in it."""
     memories: list[Any] = []
@@ -87,7 +94,7 @@ def find_shared(buffers: Mapping[Key, Tensor], assigned: set[Key]) -> tuple[list
         members = [each for each in group if each.key in assigned]
         if len(group) < 2 or not members:
             continue
-        base = min(each.start for each in group)
+        base = group[0].start
         anchor = next((each for each in group if each.key not in assigned), None)
         anchored = (None, 0) if anchor is None else (list(anchor.key[1:]), anchor.start - base)
         places |= {each.key: (len(memories), each.start - base) for each in members}
@@ -95,26 +102,25 @@ def find_shared(buffers: Mapping[Key, Tensor], assigned: set[Key]) -> tuple[list
     return memories, places
 
 
-def _overlapping(buffers: Mapping[Key, Tensor]) -> Iterable[list[_Range]]:
-    ranges = [_range(key, each) for key, each in buffers.items() if _has_memory(each)]
+def _overlapping(buffers: Mapping[Key, Seen]) -> Iterator[list[_Range]]:
+    """Yields buffers in groups that lie in one range of memory, in the order of their addresses."""
     group: list[_Range] = []
-    for each in sorted(ranges, key=lambda found: (str(found.device), found.start)):
-        if group and (each.device != group[0].device or each.start >= max(known.end for known in group)):
+    end = 0
+    for each in sorted(_ranges(buffers), key=itemgetter(0, 1)):
+        if group and (each.device != group[0].device or each.start >= end):
             yield group
-            group = []
+            group, end = [], 0
         group.append(each)
+        end = max(end, each.end)
     if group:
         yield group
 
 
-def _has_memory(buffer: Tensor) -> bool:
-    return buffer.layout == torch.strided and not is_dtensor(buffer) and buffer.numel() > 0
-
-
-def _range(key: Key, buffer: Tensor) -> _Range:
-    last = sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.stride(), strict=True))
-    start = buffer.data_ptr()
-    return _Range(key, buffer.device, start, start + (last + 1) * buffer.itemsize)
+def _ranges(buffers: Mapping[Key, Seen]) -> Iterator[_Range]:
+    for key, (_, form, start, _) in buffers.items():
+        if start and form.stride is not None:
+            last = sum(map(mul, form.shape, form.stride)) - sum(form.stride)
+            yield _Range(form.device, start, start + (last + 1) * form.dtype.itemsize, key)
 
 
 class SharedMemory:

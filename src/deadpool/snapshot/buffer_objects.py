@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
-from deadpool.snapshot.buffer_layout import Assigned, Form, SharedMemory, find_shared, form_of
+from deadpool.snapshot.buffer_layout import Assigned, Form, Seen, SharedMemory, find_shared, form_of
 from deadpool.snapshot.cures import is_off
 from deadpool.snapshot.objects import Key, ModuleTrees
 from deadpool.snapshot.tensors import is_dtensor, local_address
 
 _shape = operator.attrgetter("shape")
+_data_ptr: Any = Tensor.data_ptr
 _dict_values = dict.values
 
 
@@ -49,23 +50,19 @@ class BufferObjects:
         self._trees = trees
         self._process = uuid.uuid4().hex
         self._paths: object = None
-        self._keys: list[Key] = []
         self._dicts: list[dict[str, Tensor | None]] = []
-        self._names: list[str] = []
-        self._held: list[Tensor | None] = []  # the objects at the last boundary
+        self._keys: list[Key] = []
+        self._held: list[Tensor | None] = []  # the objects at the last boundary, in the order of the keys
+        self._places: list[Any] = []
+        self._is_plain: list[bool] = []
+        self._seen: dict[Key, Seen] = {}
         self._memory: dict[int, Tensor] = {}  # the memory that each of them had there, by its number
-        self._places: tuple[list[int], list[Any]] = ([], [])
         self._numbers = WeakIdKeyDictionary()
         self._objects: dict[int, TensorWeakRef] = {}
         self._count = 0
-        self._first: dict[Key, tuple[int, Form]] = {}
         self._part: dict[str, Any] = {}
         self._look()
-        self._first = {
-            key: (self._number(each), form_of(each))
-            for key, each in zip(self._keys, self._held, strict=True)
-            if each is not None
-        }
+        self._first = {key: (each.number, each.form) for key, each in self._seen.items()}
         self._first_count = self._count
 
     def capture(self) -> dict[str, Any]:
@@ -101,22 +98,47 @@ class BufferObjects:
                 self._trees.paths[key[1]][str(key[2])]._buffers[key[3]] = each.buffer
 
     def _look(self) -> None:
+        """Looks closer at the buffers that are other objects, or lie elsewhere, than at the last boundary."""
         if self._paths is not self._trees.paths:
             self._paths = self._trees.paths
-            modules = [(name, path, each) for name, paths in self._trees.paths.items() for path, each in paths.items()]
-            self._dicts = [each._buffers for _, _, each in modules if each._buffers is not None]
-            self._owners = [(name, path) for name, path, _ in modules]
+            self._owners = [(name, path) for name, paths in self._trees.paths.items() for path in paths]
+            self._dicts = [module._buffers for paths in self._trees.paths.values() for module in paths.values()]
+            self._keys, self._places = [], []
+        keys, held = self._live_keys(), list(chain.from_iterable(map(_dict_values, self._dicts)))
+        self._is_plain = [each is not None and _is_plain(each) for each in held]
+        places = _places(held, self._is_plain)
+        if keys != self._keys or len(places) != len(self._places):
+            changed = list(range(len(keys)))
+        else:
+            pairs = zip(held, self._held, places, self._places, strict=True)
+            changed = [at for at, (now, before, here, there) in enumerate(pairs) if now is not before or here != there]
+        self._keys, self._held, self._places = keys, held, places
         self._names = list(chain.from_iterable(self._dicts))
-        self._held = list(chain.from_iterable(map(_dict_values, self._dicts)))
-        self._keys = [
-            ("buffer", *owner, buffer)
-            for owner, buffers in zip(self._owners, self._dicts, strict=True)
-            for buffer in buffers
-        ]
-        self._places = _places(self._held)
-        present = [each for each in self._held if each is not None]
-        self._memory = {self._number(each): each.detach() for each in present if not is_dtensor(each)}
-        self._objects = {number: ref for number, ref in self._objects.items() if ref() is not None}
+        self._see(changed)
+
+    def _live_keys(self) -> list[Key]:
+        owners = zip(self._owners, self._dicts, strict=True)
+        return [("buffer", *owner, name) for owner, buffers in owners for name in buffers]
+
+    def _see(self, changed: list[int]) -> None:
+        if len(changed) == len(self._keys):
+            self._seen = {}
+        for at in changed:
+            key, buffer = self._keys[at], self._held[at]
+            self._seen.pop(key, None)
+            if buffer is not None:
+                self._seen[key] = self._seen_as(buffer, self._places[at])
+                if self._is_plain[at]:
+                    self._memory[self._seen[key].number] = buffer.detach()
+        if changed:
+            numbers = {each.number for each in self._seen.values()}
+            self._memory = {number: each for number, each in self._memory.items() if number in numbers}
+            self._objects = {
+                number: ref for number, ref in self._objects.items() if number in numbers or ref() is not None
+            }
+
+    def _seen_as(self, buffer: Tensor, place: tuple[int, Any] | None) -> Seen:
+        return Seen(self._number(buffer), form_of(buffer), None if place is None else place[0], is_dtensor(buffer))
 
     def _is_as_held(self) -> bool:
         if self._paths is not self._trees.paths:
@@ -125,26 +147,23 @@ class BufferObjects:
         return (
             len(live) == len(self._held)
             and all(map(operator.is_, live, self._held))
+            and _places(live, self._is_plain) == self._places
             and list(chain.from_iterable(self._dicts)) == self._names
-            and _places(live) == self._places
         )
 
     def _describe(self) -> dict[str, Any]:
-        buffers = {key: each for key, each in zip(self._keys, self._held, strict=True) if each is not None}
-        assigned = {key: each for key, each in buffers.items() if self._is_assigned(key, each)}
+        """A DTensor cannot be made anew without its mesh: it is written in place, as long as it fits."""
+        first = self._first
+        assigned = {
+            key: each
+            for key, each in self._seen.items()
+            if first.get(key) != (each.number, each.form) and not each.is_dtensor
+        }
         if not assigned:
             return {}
-        shared, places = find_shared(buffers, set(assigned))
-        rows = [
-            (*key[1:], self._number(each), *form_of(each), *places.get(key, (None, 0)))
-            for key, each in assigned.items()
-        ]
+        shared, places = find_shared(self._seen, assigned.keys())
+        rows = [(*key[1:], each.number, *each.form, *places.get(key, (None, 0))) for key, each in assigned.items()]
         return {"process": self._process, "assigned": rows, "shared": shared}
-
-    def _is_assigned(self, key: Key, buffer: Tensor) -> bool:
-        """A DTensor cannot be made anew without its mesh: it is written in place, as long as it fits."""
-        first = self._first.get(key)
-        return (first is None or first != (self._number(buffer), form_of(buffer))) and not is_dtensor(buffer)
 
     def _number(self, buffer: Tensor) -> int:
         number: int | None = self._numbers.get(buffer)
@@ -197,10 +216,16 @@ def _are_alike(one: Form, other: Form) -> bool:
     return one._replace(requires_grad=False) == other._replace(requires_grad=False)
 
 
-def _places(buffers: list[Tensor | None]) -> tuple[list[int], list[Any]]:
-    present = list(compress(buffers, map(operator.is_not, buffers, [None] * len(buffers))))
-    return list(map(_address, present)), list(map(_shape, present))
+def _is_plain(buffer: Tensor) -> bool:
+    return buffer.layout == torch.strided and not is_dtensor(buffer)
 
 
-def _address(buffer: Tensor | None) -> int:
-    return local_address(buffer) if buffer is not None and buffer.layout == torch.strided else 0
+def _places(buffers: list[Tensor | None], are_plain: list[bool]) -> list[Any]:
+    """Returns address and shape of each buffer that lies in plain memory, None for others."""
+    plain = list(compress(buffers, are_plain))
+    found = zip(map(_data_ptr, plain), map(_shape, plain), strict=True)
+    return list(found) if len(plain) == len(buffers) else [next(found) if each else None for each in are_plain]
+
+
+def _address(buffer: Tensor) -> int:
+    return local_address(buffer) if buffer.layout == torch.strided else 0
