@@ -35,6 +35,7 @@ class Draft:
     traits: set[str] = field(default_factory=set)  # what other features have to know, e.g. "ddp", "sharded"
     tags: list[str] = field(default_factory=list)  # what was drawn, for people
     files: dict[str, str] = field(default_factory=dict)  # beside the script, by name
+    environment: dict[str, str] = field(default_factory=dict)  # in which DeadPool runs it
     refused: str = ""  # what DeadPool is to say of it; empty: it is exact
     skips_errors: bool = False  # an error of a fault may be taken for one of a batch, and told as such
 
@@ -52,7 +53,9 @@ class Draft:
     extras: list[str] = field(default_factory=list)
     protected: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)  # of protect(replicated=...)
+    spread: str = ""  # an expression: more objects to protect, by name
     before_loop: list[str] = field(default_factory=list)
+    loop: str = "for step in job.steps(STEPS):"  # several lines where loops are nested
     loop_head: list[str] = field(default_factory=list)  # in the loop, before the step
     begin: list[str] = field(default_factory=list)
     fetch: list[str] = field(default_factory=list)  # makes x and y

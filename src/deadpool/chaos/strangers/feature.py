@@ -37,6 +37,13 @@ def lacks(*traits: str) -> Fits:
     return lambda draft: not set(traits) & draft.traits
 
 
+def pick(features: Sequence[Feature], *names: str) -> list[Feature]:
+    """Those of these names."""
+    found = [feature for feature in features if feature.name in names]
+    assert len(found) == len(names), f"{names} are not all features of one family"
+    return found
+
+
 def choose(draft: Draft, features: Sequence[Feature]) -> None:
     """One of those that fit."""
     fitting = [feature for feature in features if feature.fits(draft)]

@@ -21,8 +21,15 @@ from deadpool.chaos.strangers.features.optimizers import CLIPPING, OPTIMIZERS, S
 from deadpool.chaos.strangers.features.pipelines import PIPELINES, write_pipeline
 from deadpool.chaos.strangers.features.precision import AVERAGES, PRECISION
 from deadpool.chaos.strangers.features.refused import REFUSED
+from deadpool.chaos.strangers.features.seeds import write_seeds
 from deadpool.chaos.strangers.features.sharded import SHARDED
+from deadpool.chaos.strangers.kind import Kind, kind_named
+from deadpool.chaos.strangers.kind_draft import draw_kind
+from deadpool.chaos.strangers.kinds.all_kinds import KINDS
 
+_KIND_EVERY = 3  # so that the numbers between draw what they always have
+_KINDS_PER_SEED = 34  # of 100 scripts: three seeds in a row go through all kinds
+_KIND_SHAPES = [(2, 1), (3, 1), (2, 2), (4, 1), (3, 1)]
 _SHAPES = [(2, 1), (3, 1), (2, 2), (5, 1), (3, 2), (2, 3), (4, 1), (3, 1)]
 _LAYOUTS = [(BY_HAND, 3), (APART, 2), (DATA_PARALLEL, 3), (SHARDED, 3), (PIPELINES, 0.6)]
 _REFUSED_SHARE = 0.06
@@ -49,7 +56,8 @@ FAMILIES: tuple[list[Feature], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A generated script. `refused` is the reason with which DeadPool refuses it; empty: its result has to be exact."""
+    """A generated script. `refused` is the reason with which DeadPool refuses it; empty: its result has to be exact,
+    or what its `kind` says."""
 
     seed: int
     number: int
@@ -61,21 +69,42 @@ class Script:
     refused: str = ""
     clips: bool = False
     skips_errors: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    kind: Kind | None = None
 
     @property
     def title(self) -> str:
-        return f"{self.seed}-{self.number}"
+        return f"{self.seed}-{self.number}" + (f"-{self.kind.name}" if self.kind else "")
 
     @property
     def command(self) -> str:
-        return f"deadpool chaos --strangers 1 --seed {self.seed} --only {self.number}"
+        """It names the kind, as another kind more changes which one a number draws."""
+        kind = f" --kind {self.kind.name}" if self.kind else ""
+        return f"deadpool chaos --strangers 1{kind} --seed {self.seed} --only {self.number}"
 
 
-def generate(seed: int, number: int) -> Script:
+def generate(seed: int, number: int, kind: str = "") -> Script:
+    """With `kind` a script of this kind; "all": the kinds in turn."""
+    if kind:
+        return _of_kind(seed, number, KINDS[number % len(KINDS)] if kind == "all" else kind_named(KINDS, kind))
+    if number % _KIND_EVERY == 0:
+        return _of_kind(seed, number, KINDS[(_KINDS_PER_SEED * seed + number // _KIND_EVERY) % len(KINDS)])
     rng = random.Random(f"stranger {seed} {number}")
     nodes, per_node = rng.choice(_SHAPES)
     draft = Draft(rng, Shape(nodes=nodes, per_node=per_node), steps=rng.randint(8, 14))
     _draw(draft)
+    return _script(draft, seed, number)
+
+
+def _of_kind(seed: int, number: int, kind: Kind) -> Script:
+    rng = random.Random(f"kind {kind.name} {seed} {number}")
+    nodes, per_node = rng.choice(_KIND_SHAPES)
+    draft = Draft(rng, Shape(nodes=nodes, per_node=per_node), steps=rng.randint(12, 15))
+    draw_kind(draft, kind)
+    return _script(draft, seed, number, kind)
+
+
+def _script(draft: Draft, seed: int, number: int, kind: Kind | None = None) -> Script:
     return Script(
         seed=seed,
         number=number,
@@ -87,6 +116,8 @@ def generate(seed: int, number: int) -> Script:
         refused=draft.refused,
         clips="clips" in draft.traits,
         skips_errors=draft.skips_errors,
+        environment=draft.environment,
+        kind=kind,
     )
 
 
@@ -99,7 +130,7 @@ def _draw(draft: Draft) -> None:
     choose(draft, rng.choices(families, weights)[0])
     if "own_model" not in draft.traits:
         choose(draft, MODELS)
-    _seed(draft)
+    write_seeds(draft)
     choose(draft, LOADERS if rng.random() < 0.35 else DATA)
     _share_batches(draft)
     choose(draft, OPTIMIZERS)
@@ -117,21 +148,6 @@ def _draw(draft: Draft) -> None:
         write_pipeline(draft)
     if rng.random() < _REFUSED_SHARE:
         choose(draft, REFUSED)
-
-
-def _seed(draft: Draft) -> None:
-    """All ranks make the same model; later random numbers differ by rank."""
-    draft.groups.insert(0, "torch.manual_seed(args.seed)")
-    draft.wrap.append(
-        block("""
-        random.seed(args.seed + rank)
-        np.random.seed(args.seed + rank)
-        torch.manual_seed(1000 * args.seed + rank)
-        """)
-    )
-    draft.protected = {"model": "model", **draft.protected}
-    draft.digested.insert(0, "model.state_dict()")
-    draft.draws += ["random.random()", "float(np.random.random())", "float(torch.rand(()))"]
 
 
 def _share_batches(draft: Draft) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.chaos.strangers.draft import Draft, block, indented
+from deadpool.chaos.strangers.draft import INDENT, Draft, block, indented
 
 _IMPORTS = ["import argparse", "import hashlib", "import json", "import os", "import random", "import time"]
 _PACKAGES = ["import numpy as np", "import torch", "import torch.distributed as dist", "from torch import nn"]
@@ -91,8 +91,8 @@ def _body(draft: Draft) -> list[str]:
         *draft.extras,
         _protection(draft),
         *draft.before_loop,
-        "for step in job.steps(STEPS):",
-        *indented(_loop(draft)),
+        draft.loop,
+        *indented(_loop(draft), _depth(draft.loop)),
         *draft.after,
         f"note(path, digest=digest({', '.join(draft.digested)}))",
         *draft.farewell,
@@ -114,9 +114,17 @@ def _protection(draft: Draft) -> str:
     if draft.claims:
         claims = ", ".join(f'"{name}": {group}' for name, group in draft.claims.items())
         words.append(f"replicated={{{claims}}}")
+    if draft.spread:
+        words.append(f"**{draft.spread}")
     if sum(map(len, words)) < 80:
         return f"job = pool.protect({', '.join(words)})"
     return "\n".join(["job = pool.protect(", *(f"    {word}," for word in words), ")"])
+
+
+def _depth(loop: str) -> int:
+    """How far the lines of a loop's body are indented: the last line of the loop opens it."""
+    last = loop.splitlines()[-1]
+    return 1 + (len(last) - len(last.lstrip())) // len(INDENT)
 
 
 def _loop(draft: Draft) -> list[str]:

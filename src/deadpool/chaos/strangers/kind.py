@@ -1,0 +1,43 @@
+"""What a kind is: a way in which people write scripts that went wrong once, or that is odd enough to go wrong. One kind
+is written into a plain script, so that a difference has one cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from deadpool.chaos.strangers.feature import Write
+from deadpool.errors import ConfigError
+
+Expected = Literal["exact", "named"]
+"""After a fault: bit for bit the same; or DeadPool may have named, before the fault, the rule that the script breaks."""
+
+Victims = Literal["any", "rank 0", "other nodes"]
+"""Who is hit: any rank, rank 0, or a rank on another node than rank 0's."""
+
+_MOMENTS = ("forward", "backward", "reduce", "optimizer", "between", "capture", "wire")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """`write` comes last, when model, batches and optimizer are drawn. `brings` names what it brings itself: "own_model",
+    "own_data", "own_reduce", "own_optimizer"; with "alone" no habit is added. `keeps` are patterns of files, relative to
+    the script's output folder, that a fault must not cost."""
+
+    name: str
+    about: str
+    write: Write
+    expected: Expected = "exact"
+    brings: frozenset[str] = frozenset()
+    moments: tuple[str, ...] = _MOMENTS
+    victims: Victims = "any"
+    keeps: tuple[str, ...] = ()
+    real_torchrun: bool = False  # the forked launcher waits for a process that ends in a way of its own
+
+
+def kind_named(kinds: Sequence[Kind], name: str) -> Kind:
+    for kind in kinds:
+        if kind.name == name:
+            return kind
+    raise ConfigError(f"kind={name!r} cannot be used: give all or one of {', '.join(kind.name for kind in kinds)}")

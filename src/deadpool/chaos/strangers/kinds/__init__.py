@@ -1,0 +1,1 @@
+"""Kinds of scripts, a file for each thing that they are about."""
