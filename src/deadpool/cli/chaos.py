@@ -43,13 +43,18 @@ def chaos(
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
     strangers: Annotated[int, typer.Option(help="instead: so many generated scripts, each run three times")] = 0,
     only: Annotated[int | None, typer.Option(help="of the generated scripts only this one, by its number")] = None,
+    kind: Annotated[
+        str, typer.Option(help="generated scripts of this kind only; all: the kinds in turn; list: print them and end")
+    ] = "",
 ) -> None:
     """Train small jobs, kill, stop, cut off and damage their nodes, and compare with undisturbed runs bit for bit."""
-    if strangers:
-        from deadpool.cli.strangers import run_strangers
+    if strangers or kind == "list":
+        from deadpool.cli.strangers import list_kinds, run_strangers
 
-        run_strangers(strangers, seed, only, minutes, keep, json)
-    _check_only(only)
+        if kind == "list":
+            list_kinds()
+        run_strangers(strangers, seed, only, kind, minutes, keep, json)
+    _check_only(only, kind)
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
     from deadpool.control.temporary_folder import temporary_folder
 
@@ -68,9 +73,11 @@ def chaos(
     raise typer.Exit(_print_result(figures, diagnosis))
 
 
-def _check_only(only: int | None) -> None:
+def _check_only(only: int | None, kind: str) -> None:
     from deadpool.errors import ConfigError
 
+    if kind:
+        raise ConfigError(f"kind={kind!r} cannot be used without --strangers: it chooses among the generated scripts")
     if only is not None:
         raise ConfigError(f"only={only} cannot be used without --strangers: it chooses one of the generated scripts")
 

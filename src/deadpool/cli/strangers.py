@@ -17,17 +17,18 @@ _SHOWN = 6
 
 
 def run_strangers(
-    count: int, seed: int, only: int | None, minutes: float, keep: Path | None, json: Path | None
+    count: int, seed: int, only: int | None, kind: str, minutes: float, keep: Path | None, json: Path | None
 ) -> NoReturn:
-    """Ends the command: with code 0 only if every script is exact, or refused as it has to be, and no process is
-    left."""
+    """Ends the command: with code 0 only if every script is exact, named first or refused as it has to be, and no
+    process is left."""
     from deadpool.cli.run import CODE_INTERRUPTED, stop_on
 
+    _check_kind(kind)
     stop_on(signal.SIGTERM, signal.SIGINT)
     numbers = list(range(count)) if only is None else [only]
     folder = (keep or Path.cwd() / f"strangers-{seed}").resolve()
     try:
-        figures = _run(seed, numbers, folder, minutes, keep is not None)
+        figures = _run(seed, numbers, kind, folder, minutes, keep is not None)
     except KeyboardInterrupt:
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
@@ -36,7 +37,24 @@ def run_strangers(
     raise typer.Exit(_conclude(figures, folder))
 
 
-def _run(seed: int, numbers: list[int], folder: Path, minutes: float, keep: bool) -> dict[str, Any]:
+def list_kinds() -> NoReturn:
+    """Prints the kinds and ends the command."""
+    from deadpool.chaos.strangers.kinds.all_kinds import KINDS
+
+    for kind in KINDS:
+        print(f"{kind.name:15} {'exact or named' if kind.expected == 'named' else 'exact':15} {kind.about}")
+    raise typer.Exit(0)
+
+
+def _check_kind(kind: str) -> None:
+    from deadpool.chaos.strangers.kind import kind_named
+    from deadpool.chaos.strangers.kinds.all_kinds import KINDS
+
+    if kind not in ("", "all"):
+        kind_named(KINDS, kind)
+
+
+def _run(seed: int, numbers: list[int], kind: str, folder: Path, minutes: float, keep: bool) -> dict[str, Any]:
     from deadpool.chaos.reaper import guarded, left_behind
     from deadpool.chaos.strangers.campaign import Campaign, summary
     from deadpool.cli.job_client import ask
@@ -45,7 +63,14 @@ def _run(seed: int, numbers: list[int], folder: Path, minutes: float, keep: bool
     print(f"seed {seed}, {len(numbers)} scripts: each by torchrun, protected, and protected with faults", flush=True)
     with guarded() as mark:
         campaign = Campaign(
-            seed=seed, numbers=numbers, folder=folder, keep=keep, deadline=deadline, ask=ask, report=_print_result
+            seed=seed,
+            numbers=numbers,
+            kind=kind,
+            folder=folder,
+            keep=keep,
+            deadline=deadline,
+            ask=ask,
+            report=_print_result,
         )
         results = campaign.run()
         left = left_behind(mark)
@@ -56,12 +81,14 @@ def _print_result(result: ScriptResult) -> None:
     script, shape = result.script, result.script.shape
     took = sum(result.seconds.values())
     lines = [
-        f"#{script.number:<4} {result.result:8} {took:5.1f} s  {shape.nodes} x {shape.per_node} ranks, "
+        f"#{script.number:<4} {result.result:11} {took:5.1f} s  {shape.nodes} x {shape.per_node} ranks, "
         f"{script.steps} steps: {', '.join(script.tags)}"
     ]
     if result.injections:
         lines.append(f"      {result.hit} faults: {'; '.join(map(str, result.injections))}")
     lines += [f"      missed: {missed}" for missed in result.missed]
+    if result.named:
+        lines.append(f"      named before the first fault: {'; '.join(result.named)}")
     if script.refused and result.is_good:
         lines.append(f"      refused: {script.refused}")
     if not result.is_good:
@@ -74,6 +101,7 @@ def _print_result(result: ScriptResult) -> None:
 
 def _conclude(figures: dict[str, Any], folder: Path) -> int:
     from deadpool.chaos.strangers.campaign import is_good
+    from deadpool.chaos.strangers.trial import GOOD
 
     results = ", ".join(f"{count} {name}" for name, count in figures["results"].items())
     print(f"\n{figures['run']} of {figures['asked']} scripts, {figures['faults']} faults: {results}")
@@ -82,7 +110,7 @@ def _conclude(figures: dict[str, Any], folder: Path) -> int:
     if figures["undisturbed"]:
         print(f"no fault was injected in time in scripts {figures['undisturbed']}")
     for script in figures["scripts"]:
-        if script["result"] not in ("exact", "refused"):
+        if script["result"] not in GOOD:
             print(f"{script['result']}: {script['command']}")
     for name in figures["left_behind"]:
         print(f"process left behind: {name}")

@@ -15,7 +15,7 @@ from typing import Any
 from deadpool.chaos.strangers.generate import Script, generate
 from deadpool.chaos.strangers.protected import Ask
 from deadpool.chaos.strangers.shared_processes import SharedProcesses
-from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
+from deadpool.chaos.strangers.trial import GOOD, ScriptResult, ScriptTrial
 
 AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)
 
@@ -34,6 +34,7 @@ class Campaign:
     deadline: float
     ask: Ask
     report: Report
+    kind: str = ""  # only scripts of this kind; "all": the kinds in turn
     at_once: int = AT_ONCE
 
     def run(self) -> list[ScriptResult]:
@@ -41,10 +42,13 @@ class Campaign:
         shared = SharedProcesses()
         try:
             with ThreadPoolExecutor(self.at_once) as workers:
-                done = workers.map(lambda number: self._run_script(generate(self.seed, number), shared), self.numbers)
+                done = workers.map(self._run_number, self.numbers, [shared] * len(self.numbers))
                 return [result for result in _collected(done, shared) if result is not None]
         finally:
             shared.close()
+
+    def _run_number(self, number: int, shared: SharedProcesses) -> ScriptResult | None:
+        return self._run_script(generate(self.seed, number, self.kind), shared)
 
     def _run_script(self, script: Script, shared: SharedProcesses) -> ScriptResult | None:
         if time.monotonic() > self.deadline or shared.stopping.is_set():
@@ -77,15 +81,29 @@ def summary(results: Sequence[ScriptResult], *, seed: int, asked: int, left_behi
         "results": dict(sorted(counts.items())),
         "faults": sum(result.hit for result in results),
         "undisturbed": [v.script.number for v in results if v.injections and not v.hit],
-        "refused": dict(Counter(v.script.refused for v in results if v.result == "refused")),
+        "kinds": _by_kind(results),
+        "refused": dict(Counter(_refusal(v.script) for v in results if v.result == "refused")),
         "left_behind": left_behind,
         "scripts": [result.figures() for result in results],
     }
 
 
+def _refusal(script: Script) -> str:
+    return f"a script of the kind {script.kind.name}" if script.kind else script.refused
+
+
+def _by_kind(results: Sequence[ScriptResult]) -> dict[str, dict[str, int]]:
+    """How often each kind had which result."""
+    counts: dict[str, Counter[str]] = {}
+    for result in results:
+        if result.script.kind is not None:
+            counts.setdefault(result.script.kind.name, Counter())[result.result] += 1
+    return {name: dict(sorted(of_kind.items())) for name, of_kind in sorted(counts.items())}
+
+
 def is_good(figures: dict[str, Any]) -> bool:
     """Faults have to have been injected at all: scripts that were never hit prove nothing."""
     results = figures["results"]
-    good = results.get("exact", 0) + results.get("refused", 0)
+    good = sum(results.get(name, 0) for name in GOOD)
     is_hit = figures["faults"] > 0 or not results.get("exact", 0)
     return bool(good == figures["asked"] and is_hit and not figures["left_behind"])

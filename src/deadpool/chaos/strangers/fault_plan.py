@@ -6,8 +6,10 @@ import random
 from dataclasses import dataclass
 
 from deadpool.chaos.strangers.generate import Script
+from deadpool.chaos.strangers.kind import Kind
 
 _IN_A_STEP = ("forward", "backward", "reduce", "optimizer", "between", "capture", "wire")
+_KIND_STEPS = (6, 8)  # of the first fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +37,34 @@ class PlannedInjection:
 
 
 def draw_injections(script: Script) -> list[PlannedInjection]:
+    if script.kind is not None:
+        return _draw_for_kind(script, script.kind)
     rng = random.Random(f"injections {script.seed} {script.number}")
     count = rng.choices([1, 2, 3], [5, 3, 2])[0]
     first = _draw(rng, script, rng.randint(0, script.steps // 2))
     return [first, *(_draw_later(rng, script, first) for _ in range(count - 1))]
+
+
+def _draw_for_kind(script: Script, kind: Kind) -> list[PlannedInjection]:
+    """The first one comes when the script has done what it does later than at first, and after what may be said of it
+    before any fault."""
+    rng = random.Random(f"injections {kind.name} {script.seed} {script.number}")
+    first = _strike_kind(rng, script, kind, rng.randint(*_KIND_STEPS))
+    return [first] if rng.random() < 0.7 else [first, _strike_kind(rng, script, kind, rng.randint(1, 2))]
+
+
+def _strike_kind(rng: random.Random, script: Script, kind: Kind, step: int) -> PlannedInjection:
+    per_node, world_size = script.shape.per_node, script.shape.world_size
+    ranks = {"any": range(world_size), "rank 0": range(1), "other nodes": range(per_node, world_size)}[kind.victims]
+    rank = rng.choice(ranks)
+    return PlannedInjection(
+        whole_node=rng.random() < 0.6,
+        rank=rank,
+        position=rank // per_node,
+        at=rng.choice(kind.moments),
+        step=step,
+        delay_s=rng.uniform(0.0, 0.4),
+    )
 
 
 def _draw(rng: random.Random, script: Script, step: int) -> PlannedInjection:

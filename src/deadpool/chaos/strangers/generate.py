@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from deadpool.chaos.strangers import render
-from deadpool.chaos.strangers.draft import Draft, Shape, block
+from deadpool.chaos.strangers.draft import Draft, Shape
 from deadpool.chaos.strangers.feature import Feature, choose, sprinkle
 from deadpool.chaos.strangers.features.apart import APART
 from deadpool.chaos.strangers.features.by_hand import BY_HAND

@@ -11,7 +11,7 @@ from deadpool.chaos.strangers.feature import Write
 from deadpool.errors import ConfigError
 
 Expected = Literal["exact", "named"]
-"""After a fault: bit for bit the same; or DeadPool may have named, before the fault, the rule that the script breaks."""
+"""After a fault: the same to the bit; or DeadPool may have named, before the fault, the rule that the script breaks."""
 
 Victims = Literal["any", "rank 0", "other nodes"]
 """Who is hit: any rank, rank 0, or a rank on another node than rank 0's."""
@@ -21,9 +21,9 @@ _MOMENTS = ("forward", "backward", "reduce", "optimizer", "between", "capture", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`write` comes last, when model, batches and optimizer are drawn. `brings` names what it brings itself: "own_model",
-    "own_data", "own_reduce", "own_optimizer"; with "alone" no habit is added. `keeps` are patterns of files, relative to
-    the script's output folder, that a fault must not cost."""
+    """`write` comes last, when model, batches and optimizer are drawn. `brings` names what it brings itself:
+    "own_model", "own_data", "own_reduce", "own_optimizer"; with "alone" no habit is added. `keeps` are patterns of
+    files, relative to the script's output folder, that a fault must not cost."""
 
     name: str
     about: str

@@ -19,6 +19,8 @@ from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.status_view import StatusView, Tail, view_of
 from deadpool.chaos.strangers.fault_plan import PlannedInjection
 from deadpool.chaos.strangers.generate import Script
+from deadpool.chaos.strangers.naming import named_rules
+from deadpool.chaos.strangers.records import read_ranks
 from deadpool.chaos.strangers.shared_processes import SharedProcesses
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
@@ -29,6 +31,7 @@ Ask = Callable[..., dict[str, Any]]  # takes a run folder, the name of a request
 
 _POLL_S = 0.05
 _STATUS_S = 0.2
+_REFUSALS = ("deadpool.errors.ConfigError", "deadpool.errors.StateError")
 _TIMEOUTS = {
     "node_timeout_s": 4.0,
     "hang_timeout_s": 15.0,
@@ -71,7 +74,7 @@ class ProtectedRun:
             self.code = job.poll()
             if self.code is None and not self.shared.stopping.is_set():
                 take_down(job, processes, injector.view, self.folder / "diagnosis")
-        injector.count(self._events())
+        injector.count(self.events())
 
     def _job(self) -> LocalJob:
         injections, shape = self.injections, self.script.shape
@@ -93,7 +96,7 @@ class ProtectedRun:
             RunDir.create(self.folder / "run"),
             [str(self.path), *arguments],
             quiet=True,
-            environment={"PYTHONFAULTHANDLER": "1"},
+            environment={"PYTHONFAULTHANDLER": "1", **self.script.environment},
             fork_server=self.shared.fork_server,
         )
 
@@ -103,14 +106,26 @@ class ProtectedRun:
 
     # --- what is known afterwards ------------------------------------------------------------------------------------
 
+    def named(self) -> list[str]:
+        """The rules that DeadPool named before the first fault."""
+        return named_rules(self.events())
+
+    def had_fault(self) -> bool:
+        return any(event["what"] == "fault" for event in self.events())
+
+    def was_refused(self) -> bool:
+        """Whether DeadPool ended it, in words, before any rank had done a step."""
+        ranks = read_ranks(self.out, self.script.shape.world_size)
+        return not any(rank.steps for rank in ranks) and any(error in self.output() for error in _REFUSALS)
+
     def hangs(self) -> list[str]:
         """No script hangs on purpose, so a fault without a lost rank is a defect."""
-        faults = [event for event in self._events() if event["what"] == "fault" and not event["ranks"]]
+        faults = [event for event in self.events() if event["what"] == "fault" and not event["ranks"]]
         return [f"a fault without a loss: {event['reason']}" for event in faults]
 
     def was_hit_after_the_end(self) -> bool:
         """Whether a rank was killed after every rank had left its loop, when no rank can be replaced any more."""
-        events = self._events()
+        events = self.events()
         marks = [event["what"] for event in events if event["what"] in ("finished", "fault")]
         killed = any(
             event["what"] == "lost_after_release"
@@ -124,7 +139,7 @@ class ProtectedRun:
         paths = [self.folder / "run" / "console.log", *sorted((self.folder / "run" / "logs").glob("*.log"))]
         return "\n".join(path.read_text(errors="replace") for path in paths if path.exists())
 
-    def _events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         return list(Tail(self.folder / "run" / "events.jsonl").new())
 
 

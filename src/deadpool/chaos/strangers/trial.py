@@ -11,6 +11,7 @@ from typing import Any
 
 from deadpool.chaos.strangers.fault_plan import PlannedInjection, draw_injections
 from deadpool.chaos.strangers.generate import Script
+from deadpool.chaos.strangers.kept_files import lost_files
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, differences, final_twice, read_ranks, recomputed_differently
 from deadpool.chaos.strangers.references import run_torchrun
@@ -21,13 +22,17 @@ _MOST_PATIENCE = 3.0
 _REAL_TORCHRUN_EVERY = 10
 _TAIL_LINES = 25
 
-GOOD = ("exact", "refused")
+GOOD = ("exact", "named first", "refused")
+
+
+_OVER = ("invalid", "hung", "died", "refused")  # after which a run with faults would tell nothing
 
 
 @dataclass(slots=True)
 class ScriptResult:
-    """`result` is exact, refused (as it had to be), differs, hung, failed, accepted (though it had to be refused) or
-    invalid: the script does not even run without DeadPool."""
+    """`result` is exact, named first (not exact, but before the first fault DeadPool named the rule that a script of
+    this kind breaks), refused (as it had to be, or might be), differs, hung, died (without a fault), failed, accepted
+    (though it had to be refused) or invalid: without DeadPool the script does not even run, or not twice alike."""
 
     script: Script
     result: str = "exact"
@@ -36,6 +41,7 @@ class ScriptResult:
     hit: int = 0
     missed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    named: list[str] = field(default_factory=list)  # rules that DeadPool named before the first fault
 
     @property
     def is_good(self) -> bool:
@@ -45,9 +51,14 @@ class ScriptResult:
         self.result = self.result if self.result not in GOOD else result
         self.problems += problems
 
+    def excuse(self, result: str) -> None:
+        """Not exact, and yet as it has to be."""
+        self.result = result if self.is_good else self.result
+
     def figures(self) -> dict[str, Any]:
         return {
             "number": self.script.number,
+            "kind": self.script.kind.name if self.script.kind else "",
             "command": self.script.command,
             "drawn": list(self.script.tags),
             "nodes": self.script.shape.nodes,
@@ -57,6 +68,7 @@ class ScriptResult:
             "missed": self.missed,
             "result": self.result,
             "refused": self.script.refused,
+            "named": self.named,
             "problems": self.problems,
             "seconds": {name: round(took, 2) for name, took in self.seconds.items()},
         }
@@ -77,7 +89,7 @@ class ScriptTrial:
             return result
         expected = self._unprotected(result, path)
         for run in (self._undisturbed, self._with_faults):
-            if not self.shared.stopping.is_set() and result.result != "invalid":
+            if not self.shared.stopping.is_set() and result.result not in _OVER:
                 run(result, path, expected)
         return result
 
@@ -93,19 +105,22 @@ class ScriptTrial:
     # --- without DeadPool --------------------------------------------------------------------------------------------
 
     def _unprotected(self, result: ScriptResult, path: Path) -> list[RankRecord]:
+        """A kind is run twice: what is not the same by itself cannot be compared."""
         expected = self._launch(result, path, "torchrun")
-        if result.is_good and self.script.number % _REAL_TORCHRUN_EVERY == _REAL_TORCHRUN_EVERY - 1:
-            real = self._launch(result, path, "real torchrun")
-            problems = differences(expected, real)
+        is_tenth = self.script.number % _REAL_TORCHRUN_EVERY == _REAL_TORCHRUN_EVERY - 1
+        others = ["torchrun again"] * (self.script.kind is not None) + ["real torchrun"] * is_tenth
+        for name in others:
+            problems = differences(expected, self._launch(result, path, name)) if result.is_good else []
             if problems:
-                result.blame("invalid", "forked torchrun and the real one differ", *problems)
+                result.blame("invalid", f"torchrun and {name} differ", *problems)
         return expected
 
     def _launch(self, result: ScriptResult, path: Path, name: str) -> list[RankRecord]:
         world_size = self.script.shape.world_size
         folder = self.folder / name.replace(" ", "-")
         folder.mkdir()
-        launch = self.shared.references.run if name == "torchrun" else run_torchrun
+        is_real = name == "real torchrun" or (self.script.kind is not None and self.script.kind.real_torchrun)
+        launch = run_torchrun if is_real else self.shared.references.run
         began, console = time.monotonic(), folder / "console.log"
         code = launch(path, ["--out", str(folder)], world_size, console, limit_s := patience_s())
         result.seconds[name] = time.monotonic() - began
@@ -141,18 +156,47 @@ class ScriptTrial:
         return run
 
     def _compare(self, result: ScriptResult, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
+        result.named = list(dict.fromkeys(result.named + run.named()))
         if run.code is None:
             result.blame("hung", f"{name}: not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")
         elif run.code:
-            result.blame("failed", f"{name}: the job ended with code {run.code}", _tail(run.output()))
+            self._judge_end(result, run, name)
         else:
-            found = read_ranks(run.out, self.script.shape.world_size)
-            problems = differences(expected, found) + final_twice(found)
-            problems += [] if self.script.skips_errors else recomputed_differently(found)
-            if problems:
-                result.blame("differs", *(f"{name}: {problem}" for problem in problems))
+            self._judge_records(result, run, name, expected)
         if hangs := run.hangs():
             result.blame("hung", *(f"{name}: {hang}" for hang in hangs))
+
+    def _judge_end(self, result: ScriptResult, run: ProtectedRun, name: str) -> None:
+        """A job that has ended with an error."""
+        words = (f"{name}: the job ended with code {run.code}", _tail(run.output()))
+        if run.had_fault():
+            if self._is_excused(run):
+                result.excuse("named first")
+            else:
+                result.blame("failed", *words)
+        elif self._may_be_named() and run.was_refused():
+            result.excuse("refused")
+        else:
+            result.blame("died", *words)
+
+    def _judge_records(self, result: ScriptResult, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
+        found = read_ranks(run.out, self.script.shape.world_size)
+        problems = differences(expected, found) + final_twice(found)
+        problems += [] if self.script.skips_errors else recomputed_differently(found)
+        lost = lost_files(self.folder / "torchrun", run.out, self.script.kind.keeps if self.script.kind else ())
+        if problems and not self._is_excused(run):
+            result.blame("differs", *(f"{name}: {problem}" for problem in problems))
+        elif lost and not run.named():
+            result.blame("differs", *(f"{name}: {problem}" for problem in lost))
+        elif problems or lost:
+            result.excuse("named first")
+
+    def _is_excused(self, run: ProtectedRun) -> bool:
+        """Only a fault excuses a difference, and only if it was foretold."""
+        return self._may_be_named() and run.had_fault() and bool(run.named())
+
+    def _may_be_named(self) -> bool:
+        return self.script.kind is not None and self.script.kind.expected == "named"
 
     def _check_refused(self, result: ScriptResult, path: Path) -> None:
         run = self._run(result, path, "undisturbed", [])
