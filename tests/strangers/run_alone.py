@@ -6,6 +6,7 @@ each has ended.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -16,17 +17,18 @@ import traceback
 from pathlib import Path
 
 import torch
-import torch._dynamo  # an optimizer imports it with its first step
+import torch._dynamo
 import torch.ao.quantization
 import torch.distributed.checkpoint
 import torch.nn.utils.parametrizations
 import torch.utils.checkpoint
-import torchdata.stateful_dataloader
+import torchdata.stateful_dataloader  # noqa: F401
 
-import deadpool.trainer.unprotected
+import deadpool.trainer.unprotected  # noqa: F401
 
 
 def main() -> None:
+    gc.freeze()  # children share this memory as long as nobody touches it
     for path in map(Path, sys.argv[1:]):
         pid = os.fork()
         if not pid:

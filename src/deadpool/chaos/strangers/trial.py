@@ -134,7 +134,7 @@ class ScriptTrial:
 
     def _undisturbed(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
         run = self._run(result, path, "undisturbed", [])
-        self._compare(result, run, "undisturbed", expected)
+        self.judge(result, run, "undisturbed", expected)
 
     def _with_faults(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
         result.injections = draw_injections(self.script)
@@ -144,7 +144,7 @@ class ScriptTrial:
             run = self._run(result, path, "hit again", result.injections)
             run.missed.append(f"{late or result.injections[0]}: came after the end of the loop, so it was run again")
         result.hit, result.missed = run.hit, run.missed
-        self._compare(result, run, "hit", expected)
+        self.judge(result, run, "hit", expected)
 
     def _run(self, result: ScriptResult, path: Path, name: str, injections: list[PlannedInjection]) -> ProtectedRun:
         run = ProtectedRun(
@@ -155,7 +155,7 @@ class ScriptTrial:
         result.seconds[name] = time.monotonic() - began
         return run
 
-    def _compare(self, result: ScriptResult, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
+    def judge(self, result: ScriptResult, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
         result.named = list(dict.fromkeys(result.named + run.named()))
         if run.code is None:
             result.blame("hung", f"{name}: not over after {run.timeout_s:g} s; stacks are in {run.folder}/diagnosis")

@@ -7,6 +7,8 @@ from deadpool.chaos.strangers.feature import Write
 from deadpool.chaos.strangers.kind import Kind
 
 _OWN_OPTIMIZER = frozenset({"own_optimizer"})
+_BEFORE_COMMIT = ("between", "capture", "wire")
+"""Then the version after the last update is lost, and survivors that look untouched have to go back behind it."""
 
 
 def _each_parameter(line: str) -> Write:
@@ -158,28 +160,50 @@ UNCOUNTED = [
         about="p.data = p.data - lr * gradient, no optimizer",
         write=_each_parameter("parameter.data = parameter.data - 0.05 * parameter.grad"),
         brings=_OWN_OPTIMIZER,
+        moments=_BEFORE_COMMIT,
     ),
     Kind(
         name="datasub",
         about="p.data.sub_, no optimizer",
         write=_each_parameter("parameter.data.sub_(parameter.grad, alpha=0.05)"),
         brings=_OWN_OPTIMIZER,
+        moments=_BEFORE_COMMIT,
     ),
     Kind(
         name="numpywrite",
         about="parameters written through numpy",
         write=_each_parameter("parameter.detach().numpy()[...] -= 0.05 * parameter.grad.numpy()"),
         brings=_OWN_OPTIMIZER,
+        moments=_BEFORE_COMMIT,
     ),
-    Kind(name="dlpackwrite", about="parameters written through dlpack", write=_dlpack, brings=_OWN_OPTIMIZER),
-    Kind(name="v2p", about="vector_to_parameters as the update", write=_vector_to_parameters, brings=_OWN_OPTIMIZER),
+    Kind(
+        name="dlpackwrite",
+        about="parameters written through dlpack",
+        write=_dlpack,
+        brings=_OWN_OPTIMIZER,
+        moments=_BEFORE_COMMIT,
+    ),
+    Kind(
+        name="v2p",
+        about="vector_to_parameters as the update",
+        write=_vector_to_parameters,
+        brings=_OWN_OPTIMIZER,
+        moments=_BEFORE_COMMIT,
+    ),
     Kind(
         name="flatparam",
         about="a flat buffer of parameters, updated by hand",
         write=_flat_parameters,
         brings=_OWN_OPTIMIZER,
+        moments=_BEFORE_COMMIT,
     ),
-    Kind(name="fusedkernel", about="torch._fused_adamw_ called by hand", write=_fused_kernel, brings=_OWN_OPTIMIZER),
+    Kind(
+        name="fusedkernel",
+        about="torch._fused_adamw_ called by hand",
+        write=_fused_kernel,
+        brings=_OWN_OPTIMIZER,
+        moments=_BEFORE_COMMIT,
+    ),
     Kind(
         name="moco", about="a momentum encoder that follows by p.data = ..., first in the step", write=_momentum_encoder
     ),

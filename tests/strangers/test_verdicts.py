@@ -1,0 +1,144 @@
+"""What a run's records, files and events make of a kind: exact, named first, refused, or a defect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from deadpool.chaos.strangers.generate import generate
+from deadpool.chaos.strangers.naming import named_rules
+from deadpool.chaos.strangers.protected import ProtectedRun
+from deadpool.chaos.strangers.records import RankRecord, read_ranks
+from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
+
+FAULT = {"what": "fault", "ranks": [1]}
+NAMED = {"what": "inexact_script", "rule": "loader_moved"}
+STEP = {"step": 0, "draws": [], "batch": ""}
+
+
+class Bench:
+    """A script whose runs are over: what they left is written here."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.script = folder, generate(1, 0, kind)
+        self.reference = folder / "torchrun"
+        self._write(self.reference, "0x1p+0")
+
+    def _write(self, out: Path, loss: str) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        for rank in range(self.script.shape.world_size):
+            lines = [{**STEP, "loss": loss}, {"digest": loss}] if loss else []
+            (out / f"rank{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def judged(self, *events: dict[str, Any], loss: str = "0x1p+0", code: int = 0, said: str = "") -> ScriptResult:
+        unused: Any = None
+        run = ProtectedRun(self.script, self.folder / "s.py", self.folder / "hit", unused, unused, 60.0, code=code)
+        self._write(run.out, loss)
+        (run.folder / "run").mkdir()
+        (run.folder / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        (run.folder / "run" / "console.log").write_text(said)
+        trial, result = ScriptTrial(self.script, self.folder, unused, unused), ScriptResult(self.script)
+        trial.judge(result, run, "hit", self.expected())
+        return result
+
+    def expected(self) -> list[RankRecord]:
+        return read_ranks(self.reference, self.script.shape.world_size)
+
+
+def test_identical(tmp_path):
+    assert Bench(tmp_path, "zip1").judged(FAULT).result == "exact"
+
+
+def test_silently_different(tmp_path):
+    assert Bench(tmp_path, "zip1").judged(FAULT, loss="0x2p+0").result == "differs"
+
+
+def test_different_and_named_before_the_fault(tmp_path):
+    result = Bench(tmp_path, "zip1").judged(NAMED, FAULT, loss="0x2p+0")
+    assert (result.result, result.named, result.is_good) == ("named first", ["loader_moved"], True)
+
+
+def test_named_too_late(tmp_path):
+    assert Bench(tmp_path, "zip1").judged(FAULT, NAMED, loss="0x2p+0").result == "differs"
+
+
+def test_different_without_a_fault(tmp_path):
+    assert Bench(tmp_path, "zip1").judged(NAMED, loss="0x2p+0").result == "differs"
+
+
+def test_what_is_to_be_exact_is_not_excused(tmp_path):
+    assert Bench(tmp_path, "flatgrad").judged(NAMED, FAULT, loss="0x2p+0").result == "differs"
+
+
+def test_ended_after_a_fault_that_was_foretold(tmp_path):
+    changed = {"what": "structure_changed"}
+    assert Bench(tmp_path, "grow").judged(changed, FAULT, code=1).result == "named first"
+
+
+def test_ended_after_a_fault(tmp_path):
+    assert Bench(tmp_path, "grow").judged(FAULT, code=1).result == "failed"
+
+
+def test_died_without_a_fault(tmp_path):
+    said = "RuntimeError: Trying to resize storage that is not resizable"
+    assert Bench(tmp_path, "resizebuf").judged(code=1, said=said).result == "died"
+
+
+def test_refused_before_the_first_step(tmp_path):
+    said = "deadpool.errors.ConfigError: its position cannot be saved or restored"
+    assert Bench(tmp_path, "plainloader").judged(code=1, said=said, loss="").result == "refused"
+
+
+def test_refused_without_need(tmp_path):
+    said = "deadpool.errors.StateError: layout torch.sparse_coo cannot be stored"
+    assert Bench(tmp_path, "sparsebuf").judged(code=1, said=said, loss="").result == "died"
+
+
+def test_refused_after_a_step_is_no_refusal(tmp_path):
+    said = "deadpool.errors.ConfigError: its position cannot be saved or restored"
+    assert Bench(tmp_path, "plainloader").judged(code=1, said=said).result == "died"
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_gone(tmp_path):
+    bench = Bench(tmp_path, "cleandir")
+    (bench.reference / "checkpoints").mkdir()
+    (bench.reference / "checkpoints" / "step-2.pt").touch()
+    result = bench.judged(FAULT)
+    assert (result.result, result.problems) == ("differs", ["hit: the file checkpoints/step-2.pt is gone"])
+
+
+def test_a_checkpoint_is_gone_and_that_was_foretold(tmp_path):
+    bench = Bench(tmp_path, "cleandir")
+    (bench.reference / "checkpoints").mkdir()
+    (bench.reference / "checkpoints" / "step-2.pt").touch()
+    assert bench.judged(NAMED, FAULT).result == "named first"
+
+
+def test_lines_of_a_log_are_lost(tmp_path):
+    bench = Bench(tmp_path, "openw")
+    (bench.reference / "log-0.txt").write_text("step 0\nstep 1\n")
+    assert _with_log(bench, "step 1\nstep 1\n").problems == ["hit: the file log-0.txt has lost 1 lines, first: step 0"]
+
+
+def test_lines_of_a_log_that_come_twice(tmp_path):
+    bench = Bench(tmp_path, "openw")
+    (bench.reference / "log-0.txt").write_text("step 0\nstep 1\n")
+    assert _with_log(bench, "step 0\nstep 0\nstep 1\n").result == "exact"
+
+
+def _with_log(bench: Bench, lines: str) -> ScriptResult:
+    out = bench.folder / "hit" / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "log-0.txt").write_text(lines)
+    return bench.judged(FAULT)
+
+
+def test_a_rule_is_named_once():
+    assert named_rules([NAMED, {"what": "go"}, NAMED, {"what": "structure_changed"}, FAULT, NAMED]) == [
+        "loader_moved",
+        "structure_changed",
+    ]
