@@ -20,6 +20,7 @@ from deadpool.chaos.strangers.records import RankRecord
 from deadpool.errors import ConfigError
 
 _ALONE = Path(__file__).with_name("run_alone.py")
+_DOCUMENTATION = Path(__file__).parents[2] / "docs" / "chaos.md"
 _LIMIT_S = 500
 TABLE = {
     *("flatgrad", "held", "graphlike", "flatopt"),
@@ -67,6 +68,13 @@ def test_the_command_gives_the_script_again():
 
 def test_all_goes_through_the_kinds_in_turn():
     assert [generate(1, number, "all").kind for number in range(len(KINDS))] == list(KINDS)
+
+
+def test_the_documentation_lists_all_and_says_which_may_be_named():
+    text = _DOCUMENTATION.read_text()
+    table = text[text.index("| kinds | about |") : text.index("| result | |")]
+    listed = set(re.findall(r"\b([a-z0-9_]+)(\*?)(?=[,| ])", table))
+    assert {(kind.name, "*" if kind.expected == "named" else "") for kind in KINDS} <= listed
 
 
 def test_unknown_kind():

@@ -102,7 +102,8 @@ def _momentum_encoder(draft: Draft) -> None:
 
 
 def _swapped_average(load: str) -> Write:
-    """Gradients are gathered, so the only reduction of a step is the one in the evaluation, with the average in."""
+    """Gradients are gathered, so the first reduction of a step is the one in the evaluation, with the averages in; a
+    second one keeps survivors there."""
 
     def write(draft: Draft) -> None:
         draft.helper(f"""
@@ -127,7 +128,7 @@ def _swapped_average(load: str) -> Write:
         draft.protect(shadow="shadow")
         draft.reduce = [_GATHERED]
         draft.finish.append(_EVALUATED_WITH_AVERAGE)
-        draft.draws.append("float(score)")
+        draft.draws.append("float(score / rows)")
 
     return write
 
@@ -145,8 +146,9 @@ _EVALUATED_WITH_AVERAGE = block("""
     for parameter, average in zip(model.parameters(), shadow.tensors):
         parameter.data = average
     with torch.no_grad():
-        score = nn.functional.mse_loss(model.eval()(x), y)
+        score, rows = nn.functional.mse_loss(model.eval()(x), y, reduction="sum"), torch.tensor(float(len(x)))
         dist.all_reduce(score)
+        dist.all_reduce(rows)
     for parameter, kept in zip(model.train().parameters(), trained):
         parameter.data = kept
 """)
