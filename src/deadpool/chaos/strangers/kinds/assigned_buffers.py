@@ -15,7 +15,8 @@ def _model_of(draft: Draft, first: str) -> None:
 def _previous_and_current(draft: Draft) -> None:
     draft.helper("""
         class Trend(nn.Module):
-            \"\"\"Adds how the mean of a batch has moved since the last one.\"\"\"
+            \"\"\"Adds how the mean of a batch has moved since the last one. From the forward pass to the end of the step
+            both buffers are one tensor.\"\"\"
 
             def __init__(self):
                 super().__init__()
@@ -25,10 +26,10 @@ def _previous_and_current(draft: Draft) -> None:
             def forward(self, x):
                 if self.training:
                     self.previous = self.current
-                    self.current = x.detach().mean(0)
-                return x + self.current - self.previous
+                return x + x.detach().mean(0) - self.previous
     """)
     _model_of(draft, "Trend()")
+    draft.finish.append("model[0].current = x.mean(0)")
 
 
 def _slice_of_data(draft: Draft) -> None:
