@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from deadpool.chaos.strangers.fault_plan import draw_injections
 from deadpool.chaos.strangers.generate import generate
 from deadpool.chaos.strangers.naming import named_rules
 from deadpool.chaos.strangers.protected import ProtectedRun
@@ -33,7 +34,10 @@ class Bench:
 
     def judged(self, *events: dict[str, Any], loss: str = "0x1p+0", code: int = 0, said: str = "") -> ScriptResult:
         unused: Any = None
-        run = ProtectedRun(self.script, self.folder / "s.py", self.folder / "hit", unused, unused, 60.0, code=code)
+        injections = draw_injections(self.script) if FAULT in events else []
+        run = ProtectedRun(
+            self.script, self.folder / "s.py", self.folder / "hit", unused, unused, 60.0, injections, code
+        )
         self._write(run.out, loss)
         (run.folder / "run").mkdir()
         (run.folder / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -83,6 +87,11 @@ def test_ended_after_a_fault(tmp_path):
 def test_died_without_a_fault(tmp_path):
     said = "RuntimeError: Trying to resize storage that is not resizable"
     assert Bench(tmp_path, "resizebuf").judged(code=1, said=said).result == "died"
+
+
+def test_died_of_itself_with_a_fault_that_nobody_injected(tmp_path):
+    fault = {"what": "fault", "ranks": [0], "reason": "it ended with code 1"}
+    assert Bench(tmp_path, "resizebuf").judged(fault, code=1).result == "died"
 
 
 def test_refused_before_the_first_step(tmp_path):

@@ -110,8 +110,9 @@ class ProtectedRun:
         """The rules that DeadPool named before the first fault."""
         return named_rules(self.events())
 
-    def had_fault(self) -> bool:
-        return any(event["what"] == "fault" for event in self.events())
+    def was_hit(self) -> bool:
+        """A script that fails by itself has faults too, but nobody injected them."""
+        return bool(self.injections) and any(event["what"] == "fault" for event in self.events())
 
     def was_refused(self) -> bool:
         """Whether DeadPool ended it, in words, before any rank had done a step."""

@@ -169,7 +169,7 @@ class ScriptTrial:
     def _judge_end(self, result: ScriptResult, run: ProtectedRun, name: str) -> None:
         """A job that has ended with an error."""
         words = (f"{name}: the job ended with code {run.code}", _tail(run.output()))
-        if run.had_fault():
+        if run.was_hit():
             if self._is_excused(run):
                 result.excuse("named first")
             else:
@@ -193,7 +193,7 @@ class ScriptTrial:
 
     def _is_excused(self, run: ProtectedRun) -> bool:
         """Only a fault excuses a difference, and only if it was foretold."""
-        return self._may_be_named() and run.had_fault() and bool(run.named())
+        return self._may_be_named() and run.was_hit() and bool(run.named())
 
     def _may_be_named(self) -> bool:
         return self.script.kind is not None and self.script.kind.expected == "named"

@@ -15,8 +15,8 @@ def _model_of(draft: Draft, first: str) -> None:
 def _previous_and_current(draft: Draft) -> None:
     draft.helper("""
         class Trend(nn.Module):
-            \"\"\"Adds how the mean of a batch has moved since the last one. From the forward pass to the end of the step
-            both buffers are one tensor.\"\"\"
+            \"\"\"Adds how the mean of a batch has moved since the last one. From the forward pass to the end of a
+            step both buffers are one tensor.\"\"\"
 
             def __init__(self):
                 super().__init__()
