@@ -13,7 +13,7 @@ from deadpool.chaos.strangers.protected import ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, read_ranks
 from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 
-FAULT = {"what": "fault", "ranks": [1]}
+FAULT = {"what": "fault", "ranks": [1], "reason": "killed by SIGKILL"}
 NAMED = {"what": "inexact_script", "rule": "loader_moved"}
 STEP = {"step": 0, "draws": [], "batch": ""}
 
@@ -92,6 +92,18 @@ def test_died_without_a_fault(tmp_path):
 def test_died_of_itself_with_a_fault_that_nobody_injected(tmp_path):
     fault = {"what": "fault", "ranks": [0], "reason": "it ended with code 1"}
     assert Bench(tmp_path, "resizebuf").judged(fault, code=1).result == "died"
+
+
+def test_a_rank_that_failed_by_itself_and_was_replaced(tmp_path):
+    fault = {"what": "fault", "ranks": [0], "reason": "script: RuntimeError: storage that is not resizable"}
+    result = Bench(tmp_path, "qat").judged(fault, {"what": "injected"}, FAULT)
+    assert (result.result, len(result.problems)) == ("died", 1)
+
+
+def test_a_newcomer_that_failed_after_the_fault_was_foretold(tmp_path):
+    failed = {"what": "fault", "ranks": [1], "reason": "script: StateError: its parameter is not here"}
+    result = Bench(tmp_path, "grow").judged({"what": "structure_changed"}, {"what": "injected"}, FAULT, failed, code=1)
+    assert result.result == "named first"
 
 
 def test_refused_before_the_first_step(tmp_path):

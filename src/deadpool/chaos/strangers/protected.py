@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import random
 import signal
 import time
@@ -113,6 +114,12 @@ class ProtectedRun:
     def was_hit(self) -> bool:
         """A script that fails by itself has faults too, but nobody injected them."""
         return bool(self.injections) and any(event["what"] == "fault" for event in self.events())
+
+    def own_failures(self) -> list[str]:
+        """Ranks that failed before the first injection, although they were replaced: no script fails by itself."""
+        events = itertools.takewhile(lambda event: event["what"] != "injected", self.events())
+        reasons = [event["reason"] for event in events if event["what"] == "fault"]
+        return [f"a rank failed before any fault: {reason}" for reason in reasons if reason.startswith("script:")]
 
     def was_refused(self) -> bool:
         """Whether DeadPool ended it, in words, before any rank had done a step."""

@@ -165,6 +165,8 @@ class ScriptTrial:
             self._judge_records(result, run, name, expected)
         if hangs := run.hangs():
             result.blame("hung", *(f"{name}: {hang}" for hang in hangs))
+        if self.script.kind and result.is_good and result.result != "refused" and (failures := run.own_failures()):
+            result.blame("died", *(f"{name}: {failure}" for failure in failures))
 
     def _judge_end(self, result: ScriptResult, run: ProtectedRun, name: str) -> None:
         """A job that has ended with an error."""
