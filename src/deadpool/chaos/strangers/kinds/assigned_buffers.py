@@ -15,8 +15,8 @@ def _model_of(draft: Draft, first: str) -> None:
 def _previous_and_current(draft: Draft) -> None:
     draft.helper("""
         class Trend(nn.Module):
-            \"\"\"Adds how the mean of a batch has moved since the last one. From the forward pass to the end of a
-            step both buffers are one tensor.\"\"\"
+            \"\"\"Adds how the means of the last two batches differ. From the forward pass to the end of a step both
+            buffers are one tensor.\"\"\"
 
             def __init__(self):
                 super().__init__()
@@ -24,9 +24,10 @@ def _previous_and_current(draft: Draft) -> None:
                 self.register_buffer("current", torch.zeros(WIDTH))
 
             def forward(self, x):
+                trend = self.current - self.previous
                 if self.training:
                     self.previous = self.current
-                return x + x.detach().mean(0) - self.previous
+                return x + trend
     """)
     _model_of(draft, "Trend()")
     draft.finish.append("model[0].current = x.mean(0)")

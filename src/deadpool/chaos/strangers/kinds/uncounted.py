@@ -6,17 +6,39 @@ from deadpool.chaos.strangers.draft import Draft, block
 from deadpool.chaos.strangers.feature import Write
 from deadpool.chaos.strangers.kind import Kind
 
-_OWN_OPTIMIZER = frozenset({"own_optimizer"})
-_BEFORE_COMMIT = ("between", "capture", "wire")
-"""Then the version after the last update is lost, and survivors that look untouched have to go back behind it."""
+_UPDATES = frozenset({"own_optimizer", "own_reduce"})
+
+
+_AFTER_UPDATE = ("reduce",)
+"""Then survivors have updated their parameters, and redo the step."""
+
+_GATHERED = block("""
+    for parameter in model.parameters():
+        shares = [torch.empty_like(parameter.grad) for _ in range(world_size)]
+        dist.all_gather(shares, parameter.grad)
+        parameter.grad.copy_(torch.stack(shares).mean(0))
+""")
+
+
+def _update(draft: Draft, lines: str) -> None:
+    """Gradients are gathered, so the first reduction of a step comes after the update; a second one keeps survivors
+    there."""
+    draft.reduce, draft.update, draft.zero = [_GATHERED], [lines], ["model.zero_grad()"]
+    draft.finish.append(
+        block("""
+        total, rows = loss * len(x), torch.tensor(float(len(x)))
+        dist.all_reduce(total)
+        dist.all_reduce(rows)
+        """)
+    )
+    draft.draws.append("float(total / rows)")
 
 
 def _each_parameter(line: str) -> Write:
     """No optimizer: the line moves one parameter."""
 
     def write(draft: Draft) -> None:
-        draft.update = [f"for parameter in model.parameters():\n    {line}"]
-        draft.zero = ["model.zero_grad()"]
+        _update(draft, f"for parameter in model.parameters():\n    {line}")
 
     return write
 
@@ -28,15 +50,13 @@ def _dlpack(draft: Draft) -> None:
 
 def _vector_to_parameters(draft: Draft) -> None:
     draft.need("from torch.nn.utils import parameters_to_vector, vector_to_parameters")
-    draft.update = [
-        block("""
+    lines = """
         with torch.no_grad():
             vector = parameters_to_vector(model.parameters())
             vector -= 0.05 * parameters_to_vector([parameter.grad for parameter in model.parameters()])
             vector_to_parameters(vector, model.parameters())
-        """)
-    ]
-    draft.zero = ["model.zero_grad()"]
+    """
+    _update(draft, block(lines))
 
 
 def _flat_parameters(draft: Draft) -> None:
@@ -50,8 +70,7 @@ def _flat_parameters(draft: Draft) -> None:
             offset = end
         """)
     )
-    draft.update = ["flat -= 0.05 * torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])"]
-    draft.zero = ["model.zero_grad()"]
+    _update(draft, "flat -= 0.05 * torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])")
 
 
 def _fused_kernel(draft: Draft) -> None:
@@ -83,8 +102,7 @@ def _fused_kernel(draft: Draft) -> None:
     """)
     draft.optimizers.append("optimizer = FusedAdamW(model.parameters())")
     draft.protect(optimizer="optimizer")
-    draft.update = ["optimizer.step()"]
-    draft.zero = ["model.zero_grad()"]
+    _update(draft, "optimizer.step()")
 
 
 def _momentum_encoder(draft: Draft) -> None:
@@ -133,13 +151,6 @@ def _swapped_average(load: str) -> Write:
     return write
 
 
-_GATHERED = block("""
-    for parameter in model.parameters():
-        shares = [torch.empty_like(parameter.grad) for _ in range(world_size)]
-        dist.all_gather(shares, parameter.grad)
-        parameter.grad.copy_(torch.stack(shares).mean(0))
-""")
-
 _EVALUATED_WITH_AVERAGE = block("""
     shadow.update(model)
     trained = [parameter.data for parameter in model.parameters()]
@@ -161,50 +172,50 @@ UNCOUNTED = [
         name="dataassign",
         about="p.data = p.data - lr * gradient, no optimizer",
         write=_each_parameter("parameter.data = parameter.data - 0.05 * parameter.grad"),
-        brings=_OWN_OPTIMIZER,
-        moments=_BEFORE_COMMIT,
+        brings=_UPDATES,
+        moments=_AFTER_UPDATE,
     ),
     Kind(
         name="datasub",
         about="p.data.sub_, no optimizer",
         write=_each_parameter("parameter.data.sub_(parameter.grad, alpha=0.05)"),
-        brings=_OWN_OPTIMIZER,
-        moments=_BEFORE_COMMIT,
+        brings=_UPDATES,
+        moments=_AFTER_UPDATE,
     ),
     Kind(
         name="numpywrite",
         about="parameters written through numpy",
         write=_each_parameter("parameter.detach().numpy()[...] -= 0.05 * parameter.grad.numpy()"),
-        brings=_OWN_OPTIMIZER,
-        moments=_BEFORE_COMMIT,
+        brings=_UPDATES,
+        moments=_AFTER_UPDATE,
     ),
     Kind(
         name="dlpackwrite",
         about="parameters written through dlpack",
         write=_dlpack,
-        brings=_OWN_OPTIMIZER,
-        moments=_BEFORE_COMMIT,
+        brings=_UPDATES,
+        moments=_AFTER_UPDATE,
     ),
     Kind(
         name="v2p",
         about="vector_to_parameters as the update",
         write=_vector_to_parameters,
-        brings=_OWN_OPTIMIZER,
-        moments=_BEFORE_COMMIT,
+        brings=_UPDATES,
+        moments=_AFTER_UPDATE,
     ),
     Kind(
         name="flatparam",
         about="a flat buffer of parameters, updated by hand",
         write=_flat_parameters,
-        brings=_OWN_OPTIMIZER,
-        moments=_BEFORE_COMMIT,
+        brings=_UPDATES,
+        moments=_AFTER_UPDATE,
     ),
     Kind(
         name="fusedkernel",
         about="torch._fused_adamw_ called by hand",
         write=_fused_kernel,
-        brings=_OWN_OPTIMIZER,
-        moments=_BEFORE_COMMIT,
+        brings=_UPDATES,
+        moments=_AFTER_UPDATE,
     ),
     Kind(
         name="moco", about="a momentum encoder that follows by p.data = ..., first in the step", write=_momentum_encoder
