@@ -21,7 +21,17 @@ ROOT = Path(deadpool.__file__).parent
 DOCS = Path(__file__).parent.parent / "docs"
 
 PUBLIC: dict[str, list[str]] = {
-    "deadpool": ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "first_start", "join"],
+    "deadpool": [
+        "Adapter",
+        "ConfigError",
+        "DeadPoolError",
+        "Job",
+        "JobFailed",
+        "Pool",
+        "StateError",
+        "first_start",
+        "join",
+    ],
     "deadpool.integrations.deepspeed": ["protect"],
     "deadpool.integrations.lightning": ["protect"],
     "deadpool.integrations.megatron": ["protect"],
