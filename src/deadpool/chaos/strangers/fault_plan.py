@@ -49,11 +49,11 @@ def _draw_for_kind(script: Script, kind: Kind) -> list[PlannedInjection]:
     """The first one comes when the script has done what it does later than at first, and after what may be said of it
     before any fault."""
     rng = random.Random(f"injections {kind.name} {script.seed} {script.number}")
-    first = _strike_kind(rng, script, kind, rng.randint(*_KIND_STEPS))
-    return [first] if rng.random() < 0.7 else [first, _strike_kind(rng, script, kind, rng.randint(1, 2))]
+    first = _draw_kind_injection(rng, script, kind, rng.randint(*_KIND_STEPS))
+    return [first] if rng.random() < 0.7 else [first, _draw_kind_injection(rng, script, kind, rng.randint(1, 2))]
 
 
-def _strike_kind(rng: random.Random, script: Script, kind: Kind, step: int) -> PlannedInjection:
+def _draw_kind_injection(rng: random.Random, script: Script, kind: Kind, step: int) -> PlannedInjection:
     per_node, world_size = script.shape.per_node, script.shape.world_size
     ranks = {"any": range(world_size), "rank 0": range(1), "other nodes": range(per_node, world_size)}[kind.victims]
     rank = rng.choice(ranks)
