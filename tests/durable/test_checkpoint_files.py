@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from deadpool.cli.main import app
 from deadpool.durable.manifest import MANIFEST, complete_ones, decode_manifest
-from deadpool.durable.part_file import PartWriter
+from deadpool.durable.part_file import PartWriter, host_buffers
 from deadpool.durable.pieces import data_path, decode_part, part_path, share_out
 from deadpool.durable.rate import RateLimit
 from deadpool.durable.reading import as_checkpoint, faults_of, load_rank, newest_checkpoint
@@ -23,6 +23,7 @@ from deadpool.durable.store import DirectoryStore
 from deadpool.durable.writer import finish
 from deadpool.errors import CopySpoilt, StateError
 from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.module_state import capture_module
 from deadpool.snapshot.slot import region
 
 
@@ -168,3 +169,11 @@ def test_work_is_shared_evenly_and_alike():
     load = {rank: sum(size for name, size in sizes if shares[name] == rank) for rank in (2, 3, 7)}
     assert max(load.values()) - min(load.values()) <= 100
     assert shares == share_out(reversed(sizes), (2, 3, 7))
+
+
+def test_sparse_buffer_is_only_in_the_record():
+    module = torch.nn.Module()
+    module.register_buffer("edges", torch.eye(2).to_sparse())
+    module.register_buffer("mask", torch.ones(1).expand(2, 3))
+    found = host_buffers({"model": capture_module("model", {"": module}, {}, frozenset())})
+    assert {name: tuple(each.shape) for name, each in found.items()} == {"model.mask": (2, 3)}
