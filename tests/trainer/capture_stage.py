@@ -16,6 +16,7 @@ from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.slot import read_seal, seal_slot
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.forward_stop import ForwardStop
+from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
@@ -58,6 +59,9 @@ class SessionTwin:
         )
         self.pending_injections = InjectionTriggers(self)  # type: ignore[arg-type]
         self.registrar = Registrar(self.emit)
+        self.findings = Findings(self)  # type: ignore[arg-type]
+        self.audit = None
+        self.file_guard = Quiet()
         self.recording_schedule = Quiet()
         self.groups = PeersThere()
         self.unwind_watch = UnwindWatchdog(lambda _: None)
