@@ -39,7 +39,8 @@ EVENTS = (
         action="Nothing.",
         fields={
             "step": "the version",
-            "kept": "true: the state in its memory was that version already, and nothing was loaded",
+            "kept": "true: the process stood at that version already and went on with its objects and their memory",
+            "loaded": "whether the bytes came from a sealed copy; false: this node had none, so those in memory stayed",
             "early_bytes": "how many bytes were loaded while the rest was still arriving",
         },
     ),

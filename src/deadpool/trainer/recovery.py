@@ -1,7 +1,7 @@
 """The way back after a fault, on the script's thread: from rest at the step boundary to Go.
 
     rest      the capture is joined, frameworks are reset, Halted is sent
-    load      the state of the resume version is kept in device memory or loaded from a slot   -> Prepared
+    load      the state of the resume version is loaded from a slot, or kept without one       -> Prepared
               (early_load.py loads what has arrived before it is complete)
     rebuild   every process group is built anew under the new generation                       -> Connected
     resume    at Go
@@ -22,6 +22,7 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Restore, Seat, SlotRef
 from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.protocol.seal import Extent, Region
+from deadpool.snapshot import cures
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer.adapters import negotiators
 from deadpool.trainer.checked_load import is_record_as_sealed, load_checked
@@ -108,13 +109,14 @@ def walk(job: Job, generation: Generation) -> None:
     session = job.session
     with session.changed:
         session.walk.begin(generation)
+        stood_at = session.core.live if session.core.clean else None
     early: EarlyLoad | None = None
     while True:
         match session.next_action():
             case LoadEarly():
                 early = load_what_arrives(job, generation)
             case Load(restore=restore):
-                _restore(job, restore, early)
+                _restore(job, restore, early, kept=restore.version == stood_at and early is None)
             case Rebuild(connect=connect):
                 _rebuild(job, connect)
             case Resume(restore=restore):
@@ -125,15 +127,20 @@ def walk(job: Job, generation: Generation) -> None:
 # --- load ------------------------------------------------------------------------------------------------------------
 
 
-def _restore(job: Job, restore: Restore, early: EarlyLoad | None) -> None:
+def _restore(job: Job, restore: Restore, early: EarlyLoad | None, *, kept: bool) -> None:
+    """`kept`: the process stood at the version, with its objects and their memory. It takes the bytes from a sealed
+    copy all the same, as a script may have written in ways that torch does not count (rule 9, clean live state)."""
     session = job.session
+    if kept and cures.is_off("D3"):
+        restore = replace(restore, slot=None)
     early_bytes = stand_at(job, restore, early)
     _carry(job, restore)
     agreement = " ".join(each.agreement() for each in negotiators(job.adapters))
     with session.changed:
         prepared = session.walk.loaded(session.store_address, agreement)
         session.core.carry(rank for rank, _ in restore.carried)
-    session.emit("restored", step=restore.version.number, kept=restore.slot is None, early_bytes=early_bytes)
+    loaded = restore.slot is not None
+    session.emit("restored", step=restore.version.number, kept=kept, loaded=loaded, early_bytes=early_bytes)
     if prepared is None:
         raise Superseded
     session.send(prepared)

@@ -161,7 +161,8 @@ class Seating:
         self._trainers.tell(trainer, Arriving(generation=generation, slot=slot, seal=seal))
 
     def _restore_if_ready(self, order: RankOrder, plan: Plan, resume: Version) -> None:
-        """Once per plan, as soon as both the process and the resume version are here."""
+        """Once per plan, as soon as both the process and the resume version are here. A process that stands at the
+        version loads the node's sealed copy too: live memory stays only without one (rule 9, clean live state)."""
         trainer = self._trainers.holder_of(order.rank)
         if trainer is None or trainer.store is None or trainer.restored_in == plan.generation:
             return
@@ -176,7 +177,7 @@ class Seating:
         restore = Restore(
             generation=plan.generation,
             version=resume,
-            slot=None if keep else slot,
+            slot=slot,
             schedule=plan.permit.schedule,
             capture=slot is None,
             carried=carried,

@@ -33,7 +33,8 @@ class Arriving(Message, frozen=True, kw_only=True):
 
 
 class Restore(Message, frozen=True, kw_only=True):
-    """Load `version` and stand at it. Without `slot` the live state is clean and stays."""
+    """Load `version` and stand at it. Without `slot` the node has no sealed copy, and the live state, which is clean,
+    stays."""
 
     generation: Generation
     version: Version
