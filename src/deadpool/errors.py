@@ -10,6 +10,7 @@ DeadPoolError
     CopySpoilt       it arrived, and does not match its checksum
   StateError         training state that cannot be captured or restored
     NotInPlace       a fresh process can load it, this one cannot
+    OtherStructure   it is of parameters with other names or shapes than those here
   DeviceError        a call of the device's runtime failed
   GroupError         a process group cannot be aborted or rebuilt
     GroupMissing     the job has a group that this process never made
@@ -64,6 +65,10 @@ class StateError(DeadPoolError):
 
 class NotInPlace(StateError):
     """A fresh process can load this state; a process that has gone on from there cannot."""
+
+
+class OtherStructure(StateError):
+    """The state is of parameters with other names or shapes than those of the objects here."""
 
 
 class DeviceError(DeadPoolError):

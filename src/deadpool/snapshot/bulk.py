@@ -6,7 +6,7 @@ finds the same tensors as the last one returns the same CopyPlan, so that a usua
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,29 @@ class BulkScanner:
         """Tensors get other addresses."""
         self._plan = None
 
+    def renew(self, gone: Mapping[int, Tensor]) -> None:
+        """The parameters of the objects are others now. Nobody claims that new ones are the same elsewhere."""
+        self._params = list(self._objects.params.values())
+        self._names = CheckpointNames(self._objects)
+        self._part_from(gone)
+
+    def adopt(self, layout: SlotLayout) -> None:
+        """Places parameters in the regions where the snapshot has them, because those of all ranks have to agree."""
+        unique = (entry.key for entry in layout.entries if entry.key[0] == "param" and entry.region == "unique")
+        self._part_from({id(self._objects.params[key]) for key in unique})
+
+    def _part_from(self, ids: Collection[int]) -> None:
+        if self._in_replica_region.intersection(ids):
+            self._plan = None
+            self._in_replica_region -= frozenset(ids)
+            self._ranks.forget(ids)
+
+    def still_finds(self, plan: CopyPlan) -> bool:
+        """Returns whether parameters and optimizer state are the same tensors in the same memory as in the plan."""
+        return plan.check.still_holds(self._params, self._objects.optimizers)
+
     def _is_valid(self, plan: CopyPlan, buffers: list[tuple[Key, Tensor]]) -> bool:
-        return plan.check.still_holds(self._params, self._objects.optimizers) and plan.buffers == signature_of(buffers)
+        return self.still_finds(plan) and plan.buffers == signature_of(buffers)
 
     def _make_plan(self, buffers: list[tuple[Key, Tensor]]) -> CopyPlan:
         live, state_keys = find_live(self._objects)

@@ -6,7 +6,7 @@ protect() at the top: `model.layers.0.weight`, `optimizer.state.layers.0.weight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
@@ -62,6 +62,11 @@ class RankSets:
         start, mesh = place_in_whole(tensor, self._rank)
         sharing = mesh if len(mesh) > 1 else alike
         return start, self._add(alike), self._add(sharing)
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """These parameters are no longer known to be the same on several ranks."""
+        for each in ids:
+            self._replicas.pop(each, None)
 
     def all(self) -> tuple[tuple[int, ...], ...]:
         return tuple(self._index)

@@ -15,7 +15,8 @@ from deadpool.errors import DeadPoolError, StateError
 from deadpool.snapshot.attributes import Attributes
 from deadpool.snapshot.buffer_objects import BufferObjects, Placement
 from deadpool.snapshot.bulk import states_of
-from deadpool.snapshot.modes import Modes, capture_modes, restore_gradients, restore_modes
+from deadpool.snapshot.gradients import GradientObjects
+from deadpool.snapshot.modes import Modes, capture_modes, restore_modes
 from deadpool.snapshot.module_state import capture_module, overwrite, restore_module
 from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimizer
 from deadpool.snapshot.own_state import capture_added, modules_that_add, restore_added
@@ -34,13 +35,15 @@ class HostState:
         self._adding: dict[str, dict[str, nn.Module]] = {}
         self._adding_of: object = None
         self._modes: Modes | None = None  # those of the version that was restored last
+        self._gradients = GradientObjects()
 
     def capture(self, cloned: frozenset[Key]) -> HostParts:
         """Captures everything but the contents of the buffers that were `cloned`, which belong to the bulk."""
+        with_gradient = self._gradients.remember(self._objects.params.values())
         return self.capture_model_state(cloned) | {
             "stateful": {name: _state_dict(name, value) for name, value in self._objects.stateful.items()},
             "rng": {"rng": encode(capture_rng(), "rng")},
-            "modes": {"modes": encode(capture_modes(self._objects, self._trees), "modes")},
+            "modes": {"modes": encode(capture_modes(self._objects, self._trees, with_gradient), "modes")},
             "changes": {
                 "attributes": encode(self._attributes.capture(), "attributes of modules"),
                 "buffers": encode(self._buffers.capture(), "buffers"),
@@ -102,7 +105,11 @@ class HostState:
     def restore_gradients(self) -> None:
         """Gives those parameters a gradient that had one at the version that was restored last."""
         if self._modes is not None:
-            restore_gradients(self._objects, self._modes)
+            self._gradients.restore(self._objects.params.values(), self._modes["with_gradient"])
+
+    def forget_gradients(self) -> None:
+        """Other tensors are parameters now."""
+        self._gradients.forget()
 
     def require_same_objects(self, parts: HostParts) -> None:
         _require_same_names("module", set(self._trees.paths), set(parts["module"]))

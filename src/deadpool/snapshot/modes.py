@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from deadpool.snapshot.objects import ModuleTrees, Objects
 
 Modes = dict[str, Any]
 
 
-def capture_modes(objects: Objects, trees: ModuleTrees) -> Modes:
+def capture_modes(objects: Objects, trees: ModuleTrees, with_gradient: list[int]) -> Modes:
     """Names parameters by their index among the protected ones, and modules by their path."""
     params = objects.params.values()
     return {
         "frozen": [index for index, param in enumerate(params) if not param.requires_grad],
-        "with_gradient": [index for index, param in enumerate(params) if param.grad is not None],
+        "with_gradient": with_gradient,
         "evaluating": {
             name: [path for path, module in modules.items() if not module.training]
             for name, modules in trees.paths.items()
@@ -39,15 +36,3 @@ def restore_modes(objects: Objects, trees: ModuleTrees, modes: Modes) -> None:
         evaluating = set(paths)
         for path, module in trees.paths[name].items():
             module.training = path not in evaluating
-
-
-def restore_gradients(objects: Objects, modes: Modes) -> None:
-    """Sets zeros where there was a gradient, and None elsewhere. Frameworks must have been reset before."""
-    having = set(modes["with_gradient"])
-    for index, param in enumerate(objects.params.values()):
-        param.grad = _zeros(param) if index in having else None
-
-
-def _zeros(param: Tensor) -> Tensor:
-    with torch.no_grad():
-        return torch.zeros_like(param)

@@ -1,7 +1,8 @@
 """Sorts the objects that pool.protect() got by kind, and checks them. It does not change the live objects it holds.
 
-Parameters are collected once, here: during a forward pass frameworks put other tensors in their places (FSDP registers
-the gathered ones), but the job's state consists of the sharded originals.
+Parameters are collected here, and once more where a script has put others in their places (structure.py). During a
+forward pass FSDP2 registers the gathered tensors, but the job's state consists of the sharded originals: a parameter
+that is a DTensor stays the one that was found first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from deadpool.errors import ConfigError
 from deadpool.snapshot.loaders import with_position
 from deadpool.snapshot.optimizers import optimizers_in, require_nothing_beside, scalers_of
 from deadpool.snapshot.tensor_dict import Entries, TensorDict, is_tensor_dict
+from deadpool.snapshot.tensors import is_dtensor
 
 Key = tuple[str, str, str | int, Any]
 """("param", keyword, name, ""), ("state", keyword, index of the parameter, key in optimizer.state) or
@@ -84,7 +86,7 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
         else:
             stateful[name] = _require_stateful(name, with_position(name, value))
     stateful |= {path: each for path, each in scalers.items() if all(each is not known for known in stateful.values())}
-    return Objects(modules, optimizers, stateful, _collect_params(modules, optimizers))
+    return Objects(modules, optimizers, stateful, collect_params(modules, optimizers, {}))
 
 
 def _new_ones(
@@ -155,11 +157,15 @@ def _hint(value: object) -> str:
     )
 
 
-def _collect_params(modules: dict[str, nn.Module], optimizers: dict[str, ProtectedOptimizer]) -> dict[Key, Tensor]:
-    """Returns every parameter once, under its first name: parameters may be tied, and modules may be passed twice."""
+def collect_params(
+    modules: dict[str, nn.Module], optimizers: dict[str, ProtectedOptimizer], known: Mapping[Key, Tensor]
+) -> dict[Key, Tensor]:
+    """Returns every parameter once, under its first name: parameters may be tied, and modules may be passed twice.
+    Those that are `known` as DTensors are taken from there."""
     params: dict[Key, Tensor] = {}
     seen: set[int] = set()
-    for key, param in _all_params(modules, optimizers):
+    for key, found in _all_params(modules, optimizers):
+        param = known[key] if key in known and is_dtensor(known[key]) else found
         if id(param) not in seen:
             seen.add(id(param))
             params[key] = param

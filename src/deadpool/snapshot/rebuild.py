@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deadpool.errors import StateError
+from deadpool.errors import OtherStructure, StateError
 from deadpool.protocol.seal import Extent, extent_of
 from deadpool.snapshot.buffer_objects import Placement
 from deadpool.snapshot.buffers import module_of
@@ -22,6 +22,7 @@ from deadpool.snapshot.objects import Key, ModuleTrees, Objects, ProtectedOptimi
 from deadpool.snapshot.placement import dtensor_spec_of, make_dtensor
 from deadpool.snapshot.tensors import dense_part, local_part
 
+_NAMED = 4  # so many parameters are named in an error
 _BULK_REGIONS: tuple[BulkRegion, ...] = ("unique", "replica")
 
 
@@ -84,15 +85,19 @@ def _buffer(trees: ModuleTrees, entry: TensorEntry, placement: Placement | None)
 
 def _require_same_params(objects: Objects, layout: SlotLayout) -> None:
     stored = {entry.key: entry for entry in layout.entries if entry.key[0] == "param"}
-    for key, param in objects.params.items():
-        if key not in stored:
-            raise StateError(f"{describe(key)} has shape {tuple(param.shape)} here and is not in the snapshot")
+    problems = [
+        f"{describe(key)} has shape {tuple(param.shape)} here and is not in the snapshot"
+        for key, param in objects.params.items()
+        if key not in stored
+    ]
     for key, entry in stored.items():
         if key not in objects.params:
-            raise StateError(f"{describe(key)} has shape {entry.shape} in the snapshot and does not exist here")
-        mismatch = _mismatch(entry, objects.params[key])
-        if mismatch:
-            raise StateError(f"{describe(key)}: {mismatch}")
+            problems.append(f"{describe(key)} has shape {entry.shape} in the snapshot and does not exist here")
+        elif mismatch := _mismatch(entry, objects.params[key]):
+            problems.append(f"{describe(key)}: {mismatch}")
+    if problems:
+        more = f", and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+        raise OtherStructure(f"{'; '.join(problems[:_NAMED])}{more}")
 
 
 def _mismatch(entry: TensorEntry, tensor: Tensor) -> str | None:
@@ -121,17 +126,19 @@ def _param_of(objects: Objects, entry: TensorEntry) -> Tensor:
     _, name, index, _ = entry.key
     optimizer = objects.optimizers.get(name)
     if optimizer is None or not isinstance(index, int) or index >= len(optimizer.params):
-        raise StateError(
-            f"{describe(entry.key)} of shape {entry.shape} is in the snapshot, but its parameter is not here"
+        raise OtherStructure(
+            f"{entry.name} of shape {entry.shape} is in the snapshot, but {name} has no parameter {index} here"
         )
     return optimizer.params[index]
 
 
 def _create(entry: TensorEntry, param: Tensor) -> Tensor:
     local_param = local_part(param)
-    name = describe(entry.key)
+    name = entry.name or describe(entry.key)
     if entry.like_param and tuple(local_param.shape) != entry.shape:
-        raise StateError(f"{name}: its parameter has shape {tuple(local_param.shape)} here, {entry.shape} is stored")
+        raise OtherStructure(
+            f"{name}: its parameter has shape {tuple(local_param.shape)} here, {entry.shape} is stored"
+        )
     if entry.like_param:
         local = torch.empty_like(local_param, dtype=entry.dtype)
     else:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from deadpool.errors import StateError
 from deadpool.protocol.messages import Part
 from deadpool.protocol.seal import Extent, Geometry
+from deadpool.snapshot import cures
 from deadpool.snapshot.buffers import BufferStage
 from deadpool.snapshot.bulk import BulkScanner, CopyPlan, find_live
 from deadpool.snapshot.checkpoint_names import RankSets
@@ -29,11 +30,13 @@ from deadpool.snapshot.layout import decode_layout, join_record, split_record
 from deadpool.snapshot.metrics import find_metrics
 from deadpool.snapshot.objects import Key, ModuleTrees, describe, sort_objects
 from deadpool.snapshot.progress import Progress
+from deadpool.snapshot.put_back import put_memory_back
 from deadpool.snapshot.rebuild import announce_write, prepare_targets, require_complete
 from deadpool.snapshot.replicas import choose_peers
 from deadpool.snapshot.slot_copy import SlotCopy
 from deadpool.snapshot.slot_load import SlotLoad, make_portions
 from deadpool.snapshot.state_parts import parts_of
+from deadpool.snapshot.structure import LiveStructure, StructureChange
 from deadpool.snapshot.tensors import dense_part, local_part, to_bytes
 
 _SMALLEST_RECORD_CAPACITY = 256 << 10
@@ -77,8 +80,10 @@ class ProtectedState:
         self._stage = BufferStage(self._trees, include_host=clone_host_buffers)
         self._scanner = BulkScanner(self._objects, in_replica_region, self._stage, RankSets(replicas, rank))
         self._host = HostState(self._objects, self._trees)
+        self._structure = LiveStructure(self._objects)
         self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
         self._plan: CopyPlan | None = None
+        self._looked_at: CopyPlan | None = None  # the plan whose structure was told
         self._start: Boundary | None = None
         self._written: list[int] = []  # version counters of the plan's tensors at the last record()
         self._record_capacity = 0
@@ -100,6 +105,17 @@ class ProtectedState:
     def stateful(self) -> Mapping[str, Any]:
         """Returns the objects that are captured by their state_dict(), loaders among them, by name."""
         return self._objects.stateful
+
+    @property
+    def holders(self) -> tuple[object, ...]:
+        """Returns the protected objects that hold state of optimizers: optimizers, and objects with a state_dict."""
+        inner = (optimizer.inner for optimizer in self._objects.optimizers.values())
+        return (*self.optimizers, *inner, *self._objects.stateful.values())
+
+    def owns_params_of(self, optimizer: Optimizer) -> bool:
+        """Returns whether the optimizer steps protected parameters."""
+        protected = {id(param) for param in self._objects.params.values()}
+        return any(id(param) in protected for group in optimizer.param_groups for param in group["params"])
 
     @property
     def is_on_device(self) -> bool:
@@ -140,11 +156,35 @@ class ProtectedState:
 
     def _begin_capture(self) -> CopyPlan:
         """Makes the state of this moment the one that is copied, and that a rank which keeps its memory returns to."""
+        self._use_params(self._structure.follow())
         self._plan = self._scanner.scan()
         self._copier.use(self._plan)
         self._start = self._copier.mark()
         self._written = _write_counts(self._plan)
         return self._plan
+
+    def _use_params(self, gone: Mapping[int, Tensor] | None) -> None:
+        """Other tensors are parameters now than before. `gone` are those that are none any more; None: all stayed."""
+        if gone is not None:
+            self._trees.refresh()
+            self._scanner.renew(gone)
+            self._host.forget_gradients()
+
+    def take_structure_change(self) -> StructureChange | None:
+        """Returns how names and shapes of parameters differ from those at protect(), if it was not told yet."""
+        if self._plan is self._looked_at:
+            return None  # the same tensors with the same shapes
+        self._looked_at = self._plan
+        return self._structure.take_change()
+
+    @property
+    def has_other_names(self) -> bool:
+        """Returns whether modules got or lost parameters or submodules since the last record()."""
+        return self._structure.has_other_names
+
+    def forget_first_structure(self) -> None:
+        """No dry step has to be undone any more."""
+        self._structure.forget_first()
 
     def extent(self, record: bytes) -> Extent:
         """Returns how much of a slot the capture that began with this record fills."""
@@ -180,10 +220,13 @@ class ProtectedState:
         layout = decode_layout(encoded_layout)
         require_complete(layout, extent)
         self._host.require_same_objects(host)
+        self._put_back()
+        self._use_params(self._structure.match(layout))
         self._trees.refresh()
         placements = self._host.find_buffers(host)
         targets = prepare_targets(self._objects, self._trees, layout, placements)
         self._host.place_buffers(placements)
+        self._scanner.adopt(layout)
         live = {key: dense_part(local_part(target)) for key, target in targets.items()}
         portions = make_portions(layout.entries, live, np.frombuffer(slot, np.uint8), geometry)
         return Restoring(SlotLoad(portions, self._copier.load), targets, host)
@@ -199,6 +242,12 @@ class ProtectedState:
         self._host.hold_buffers()
         return early_bytes
 
+    def _put_back(self) -> None:
+        """Gives a survivor the tensors and the memory of its last boundary back; a newcomer has none."""
+        if self._plan is not None:
+            self._structure.put_back()
+            put_memory_back(self._plan, self._objects)
+
     def leave_restore(self) -> None:
         """Abandons a restore. No slot is read any more when this returns."""
         self._copier.await_loaded()
@@ -207,6 +256,7 @@ class ProtectedState:
         """Restores the host part and the buffers, for a rank that is clean at the version and keeps its memory."""
         _, host = split_record(record)
         self._host.require_same_objects(host)
+        self._put_back()
         self._host.place_buffers(self._host.find_buffers(host))
         self._stage.restore()
         self._host.restore(host)
@@ -221,6 +271,14 @@ class ProtectedState:
         """Returns whether nothing was written into parameters or optimizer state since the last record(). Writes
         through `tensor.data` are not noticed, because torch does not count them."""
         return self._plan is not None and self._written == _write_counts(self._plan)
+
+    @property
+    def is_as_recorded(self) -> bool:
+        """Returns whether the last record() also found the same tensors in the same memory. An assignment to
+        `tensor.data` shows, a write through it does not."""
+        if self._plan is None or not self.is_untouched:
+            return False
+        return cures.is_off("D3") or (self._structure.is_that_of_boundary and self._scanner.still_finds(self._plan))
 
     def release_slots(self) -> None:
         """Drops all references to slot memory. No copy may be running."""

@@ -51,6 +51,7 @@ from deadpool.trainer.share_rules import Makers
 from deadpool.trainer.shares import StepShares
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
+from deadpool.trainer.structure_news import StructureNews
 from deadpool.trainer.wait_meter import WaitMeter
 
 
@@ -95,6 +96,7 @@ class Job:
         self._dry = False
         self._rules = LoopRules()
         self._audit = AuditedRank(self)
+        self._structure_news = StructureNews(session, state)
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
         self._guards = Guards(session, state)
         self._is_in_loop = False  # stays True if the script left its loop early
@@ -284,6 +286,7 @@ class Job:
         self._observe(self.state.mark())
         self._journal.begin()
         self.session.recording_schedule.enter_loop()
+        self.state.forget_first_structure()
         self.record = self.state.record()
         self.take_snapshot()
 
@@ -362,6 +365,7 @@ class Job:
             self._resumed_from = None
         if self.enabled and not self._audit.at_boundary():
             self.record = self.state.record()
+            self._structure_news.tell(self.number)
             self.carried_records = self.shares.records(self.record)
             self.take_snapshot()
             self.shares.report()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
-from deadpool.errors import GroupError, GroupMissing, NotInPlace
+from deadpool.errors import GroupError, GroupMissing, NotInPlace, OtherStructure
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Restore, Seat, SlotRef
 from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
@@ -55,6 +55,8 @@ def come_back(job: Job) -> None:
         try:
             walk(job, session.walk.generation)
             return
+        except OtherStructure as error:  # of a version before a step in which the script changed its parameters
+            restart(job, str(error))
         except GroupMissing as error:  # destroyed in the step that was cut off: only a fresh process makes it
             restart(job, str(error))
         except Superseded:
@@ -68,6 +70,8 @@ def _restart_if_it_cannot_go_on(job: Job) -> None:
         restart(job, "its groups cannot be rebuilt once more")
     if job.cannot_redo is not None:
         restart(job, job.cannot_redo)
+    if job.state.has_other_names:
+        restart(job, "the step that was cut off has added or removed parameters or modules")
     if any(a.dry_steps_change_numerics and 0 < job.number < a.dry_steps for a in job.adapters):
         restart(job, f"step {job.number} can be redone only by a process that has run no other")
 
@@ -90,7 +94,7 @@ def restart(job: Job, reason: str) -> NoReturn:
 def _mark_dirty_if_touched(job: Job) -> None:
     """A script may have written into its parameters before any optimizer stepped, or without one. Such a rank does not
     stand at the start of its step and takes its state from a snapshot."""
-    if not job.state.is_untouched:
+    if not job.state.is_as_recorded:
         with job.session.changed:
             job.session.core.restoring()
 
@@ -266,6 +270,7 @@ def resume(job: Job, restore: Restore) -> None:
     session.recording_schedule.attached(number)
     for adapter in job.adapters:
         adapter.resumed()
+    job.state.forget_first_structure()
     job.resume(number)
     job.shares.report()  # a newcomer has rehearsed with them
     if restore.capture:

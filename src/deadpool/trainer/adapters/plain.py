@@ -1,4 +1,8 @@
-"""Modules without a wrapper, and tensor parallel ones: a step that was cut off leaves only gradients in them."""
+"""Modules without a wrapper, and tensor parallel ones: a step that was cut off leaves only gradients in them.
+
+They stay where they are until the state of a version is put back, which zeroes them in place: the script may hold them
+(snapshot/gradients.py).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from deadpool.snapshot import cures
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.dtensor import replicas_of
 
 
 class PlainAdapter(Adapter):
-    """Clears the gradients of all modules."""
+    """Knows which parameters are replicated."""
 
     name = "plain"
 
@@ -19,7 +24,7 @@ class PlainAdapter(Adapter):
         self._modules = list(modules)
 
     def reset(self) -> None:
-        for module in self._modules:
+        for module in self._modules if cures.is_off("D1") else ():
             module.zero_grad(set_to_none=True)
 
     def seated(self, resume_step: int) -> None:
