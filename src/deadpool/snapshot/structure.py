@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from deadpool.snapshot import cures
 from deadpool.snapshot.layout import SlotLayout
@@ -85,7 +86,7 @@ class LiveStructure:
         self._objects = objects
         self._boundary = _Moment(objects)
         self._first: _Moment | None = self._boundary  # that of protect(), until it is of no use any more
-        self._first_shapes = {key: tuple(each.shape) for key, each in objects.params.items()}
+        self._first_shapes = {key: _shape(each) for key, each in objects.params.items()}
         self._told = StructureChange(added=(), removed=(), reshaped=())
 
     def follow(self) -> dict[int, Tensor] | None:
@@ -136,7 +137,7 @@ class LiveStructure:
             reshaped=tuple(
                 describe(key)
                 for key, each in here.items()
-                if self._first_shapes.get(key, tuple(each.shape)) != tuple(each.shape)
+                if self._first_shapes.get(key, _shape(each)) != _shape(each)
             ),
         )
         told, self._told = self._told, change
@@ -162,6 +163,11 @@ class LiveStructure:
             for name, each in module._parameters.items():
                 if each is param:
                     module._parameters[name] = separate
+
+
+def _shape(param: Tensor) -> tuple[int, ...]:
+    """A parameter of a lazy module has none yet, and is refused when its plan is made."""
+    return () if is_lazy(param) else tuple(param.shape)
 
 
 def _is_sharded(param: Tensor | None) -> bool:
