@@ -84,7 +84,7 @@ def _fits(gradient: Tensor, param: Tensor) -> bool:
 def _fill_with_zeros(gradient: Tensor) -> bool:
     """Returns False for a gradient that cannot be written, such as an expanded one."""
     try:
-        local_part(gradient).zero_()
+        (local_part(gradient) if gradient.layout == torch.strided else gradient).zero_()
     except RuntimeError:
         return False
     return True

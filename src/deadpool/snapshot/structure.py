@@ -87,6 +87,7 @@ class LiveStructure:
         self._boundary = _Moment(objects)
         self._first: _Moment | None = self._boundary  # that of protect(), until it is of no use any more
         self._first_shapes = {key: _shape(each) for key, each in objects.params.items()}
+        self._first_counts = {name: len(_stepped([each])) for name, each in objects.optimizers.items()}
         self._told = StructureChange(added=(), removed=(), reshaped=())
 
     def follow(self) -> dict[int, Tensor] | None:
@@ -132,16 +133,20 @@ class LiveStructure:
         """Returns how names and shapes differ from those at protect(), if it was not told yet."""
         here = self._objects.params
         change = StructureChange(
-            added=tuple(describe(key) for key in here if key not in self._first_shapes),
+            added=tuple(describe(key) for key in here if key not in self._first_shapes and not self._was_stepped(key)),
             removed=tuple(describe(key) for key in self._first_shapes if key not in here),
             reshaped=tuple(
-                describe(key)
-                for key, each in here.items()
-                if self._first_shapes.get(key, _shape(each)) != _shape(each)
+                describe(key) for key, each in here.items() if self._first_shapes.get(key, _shape(each)) != _shape(each)
             ),
         )
         told, self._told = self._told, change
         return None if change == told else change
+
+    def _was_stepped(self, key: Key) -> bool:
+        """Returns whether an optimizer had a parameter of this name at protect(): a newcomer can tell it apart from the
+        one that a module has now."""
+        index = _index_in_groups(key)
+        return index is not None and index < self._first_counts.get(key[1], 0)
 
     def _collect(self) -> dict[int, Tensor]:
         known = dict(self._objects.params)
@@ -210,10 +215,14 @@ def _drop_states_of_others(optimizer: ProtectedOptimizer) -> None:
         del optimizer.inner.state[key]
 
 
+def _index_in_groups(key: Key) -> int | None:
+    """Returns which of the parameters of its optimizer a key names; None for one of a module."""
+    _, _, name, _ = key
+    number = str(name).removeprefix("params.")
+    return int(number) if number != name and number.isdigit() else None
+
+
 def _param_in_groups(optimizers: Mapping[str, ProtectedOptimizer], key: Key) -> Tensor | None:
-    _, keyword, name, _ = key
-    optimizer, prefix = optimizers.get(keyword), "params."
-    if optimizer is None or not str(name).startswith(prefix):
-        return None
-    params, index = _stepped([optimizer]), int(str(name).removeprefix(prefix))
-    return params[index] if index < len(params) else None
+    optimizer, index = optimizers.get(key[1]), _index_in_groups(key)
+    params = _stepped([optimizer]) if optimizer is not None else []
+    return params[index] if index is not None and index < len(params) else None
