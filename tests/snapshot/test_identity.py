@@ -154,6 +154,17 @@ def test_an_assignment_to_data_shows_although_torch_does_not_count_it(stage):
     assert stage.state.is_untouched and not stage.state.is_as_recorded
 
 
+def test_a_write_that_torch_does_not_count_is_found_at_the_next_boundary(stage):
+    stage.state.record()
+    stage.train()
+    stage.state.record()
+    assert not stage.state.has_uncounted_writes
+    stage.params[1].detach().numpy()[:] += 1
+    assert stage.state.is_untouched and not stage.state.is_as_recorded
+    stage.state.record()
+    assert stage.state.has_uncounted_writes
+
+
 # --- parameters that are exchanged -----------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ from deadpool.snapshot.slot_load import SlotLoad, make_portions
 from deadpool.snapshot.state_parts import parts_of
 from deadpool.snapshot.structure import LiveStructure, StructureChange
 from deadpool.snapshot.tensors import dense_part, local_part, to_bytes
+from deadpool.snapshot.uncounted_writes import UncountedWrites
 
 _SMALLEST_RECORD_CAPACITY = 256 << 10
 _RECORD_HEADROOM = 4
@@ -81,6 +82,7 @@ class ProtectedState:
         self._scanner = BulkScanner(self._objects, in_replica_region, self._stage, RankSets(replicas, rank))
         self._host = HostState(self._objects, self._trees)
         self._structure = LiveStructure(self._objects)
+        self._uncounted = UncountedWrites()
         self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
         self._plan: CopyPlan | None = None
         self._looked_at: CopyPlan | None = None  # the plan whose structure was told
@@ -161,6 +163,7 @@ class ProtectedState:
         self._copier.use(self._plan)
         self._start = self._copier.mark()
         self._written = _write_counts(self._plan)
+        self._uncounted.look(self._plan)
         return self._plan
 
     def _use_params(self, gone: Mapping[int, Tensor] | None) -> None:
@@ -274,11 +277,16 @@ class ProtectedState:
 
     @property
     def is_as_recorded(self) -> bool:
-        """Returns whether the last record() also found the same tensors in the same memory. An assignment to
-        `tensor.data` shows, a write through it does not."""
-        if self._plan is None or not self.is_untouched:
+        """Returns whether the last record() also found the same tensors in the same memory, with the same samples. An
+        assignment to `tensor.data` always shows, a write through it may not."""
+        if self._plan is None or not self.is_untouched or self._uncounted.show_now:
             return False
         return cures.is_off("D3") or (self._structure.is_that_of_boundary and self._scanner.still_finds(self._plan))
+
+    @property
+    def has_uncounted_writes(self) -> bool:
+        """Returns whether the script was found to write in ways that is_untouched does not notice."""
+        return self._uncounted.found
 
     def release_slots(self) -> None:
         """Drops all references to slot memory. No copy may be running."""
@@ -297,7 +305,7 @@ class ProtectedState:
     def digest(self) -> str:
         """Checksum of parameters, buffers and optimizer state: equal if and only if they are."""
         hasher = StateHasher()
-        for item in find_live(self._objects)[0]:
+        for item in find_live(self._structure.objects_now())[0]:
             local = local_part(item.tensor)
             hasher.update(f"{describe(item.key)} {local.dtype} {tuple(local.shape)};".encode())
             hasher.update(to_bytes(local))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -124,6 +124,13 @@ class LiveStructure:
         for key in sorted(stored - self._objects.params.keys(), key=describe):
             self._separate(key, stored)
         return gone | self._collect()
+
+    def objects_now(self) -> Objects:
+        """Returns the objects with the parameters of this moment, which may be in the middle of a step."""
+        if self.is_that_of_boundary:
+            return self._objects
+        now = collect_params(self._objects.modules, self._objects.optimizers, self._objects.params)
+        return replace(self._objects, params=now)
 
     def forget_first(self) -> None:
         """No dry steps have to be undone: the structure of protect() need not be kept alive."""

@@ -83,18 +83,22 @@ class Capturer:
         self._open = self._opened(target)
         if self._open is not None:
             self._enqueue(self._open)
-            if self._at_once:
+            if self._is_at_once:
                 self._settle(self._open, self._commit)
 
     def begin_late(self, late: LateCapture) -> None:
         """As begin(), when a slot is there. A script that writes before its optimizer steps can only be copied at once,
         so there the version is missed."""
         self.settle()
-        if self._at_once:
+        if self._is_at_once:
             late.leave()
             return
         self._open, self._late = None, late
         self._enqueue(late)
+
+    @property
+    def _is_at_once(self) -> bool:
+        return self._at_once or self._state.has_uncounted_writes
 
     def _opened(self, target: CaptureTarget, reached_at: float | None = None) -> OngoingCapture | None:
         """`reached_at` is when the device had reached the version, where its slot came later."""
