@@ -131,7 +131,7 @@ def walk(job: Job, generation: Generation) -> None:
 # --- load ------------------------------------------------------------------------------------------------------------
 
 
-def _restore(job: Job, restore: Restore, early: EarlyLoad | None, *, kept: bool) -> None:
+def _restore(job: Job, restore: Restore, early: EarlyLoad | None, *, kept: bool = False) -> None:
     """`kept`: the process stood at the version, with its objects and their memory. It takes the bytes from a sealed
     copy all the same, as a script may have written in ways that torch does not count (rule 9, clean live state)."""
     session = job.session
