@@ -76,7 +76,7 @@ def test_what_is_to_be_exact_is_not_excused(tmp_path):
 
 
 def test_ended_after_a_fault_that_was_foretold(tmp_path):
-    changed = {"what": "structure_changed"}
+    changed = {"what": "audit_differs"}
     assert Bench(tmp_path, "grow").judged(changed, FAULT, code=1).result == "named first"
 
 
@@ -102,7 +102,7 @@ def test_a_rank_that_failed_by_itself_and_was_replaced(tmp_path):
 
 def test_a_newcomer_that_failed_after_the_fault_was_foretold(tmp_path):
     failed = {"what": "fault", "ranks": [1], "reason": "script: StateError: its parameter is not here"}
-    result = Bench(tmp_path, "grow").judged({"what": "structure_changed"}, {"what": "injected"}, FAULT, failed, code=1)
+    result = Bench(tmp_path, "grow").judged({"what": "audit_differs"}, {"what": "injected"}, FAULT, failed, code=1)
     assert result.result == "named first"
 
 
@@ -159,7 +159,7 @@ def _with_log(bench: Bench, lines: str) -> ScriptResult:
 
 
 def test_a_rule_is_named_once():
-    assert named_rules([NAMED, {"what": "go"}, NAMED, {"what": "structure_changed"}, FAULT, NAMED]) == [
+    assert named_rules([NAMED, {"what": "go"}, NAMED, {"what": "audit_differs"}, FAULT, NAMED]) == [
         "loader_moved",
-        "structure_changed",
+        "audit_differs",
     ]

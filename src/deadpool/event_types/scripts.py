@@ -37,29 +37,6 @@ EVENTS = (
         once=True,
     ),
     EventType(
-        name="structure_changed",
-        meaning="The script has added, removed or reshaped parameters after `protect`. Survivors of a fault go on with "
-        "them; a newcomer cannot have them, so the job ends when a rank has to be replaced.",
-        action="Make all parameters before `protect`: unused or frozen at first, and masked instead of removed.",
-        fields={
-            "step": "the version at which it was seen",
-            "added": "names of parameters that `protect` did not find",
-            "removed": "names of parameters that are gone",
-            "reshaped": "names of parameters with another shape",
-        },
-        console="NOT REPLACEABLE: the parameters are others than at protect(); added {added}, removed {removed}, "
-        "reshaped {reshaped}: a lost rank cannot be replaced from here on",
-        rank_0_only=True,
-    ),
-    EventType(
-        name="optimizer_not_protected",
-        meaning="An optimizer steps protected parameters and was not passed to `protect`; a newcomer lacks its state.",
-        action="Make the optimizer before `protect` and pass it; change its groups later instead of making a new one.",
-        fields={"step": "the version at which it was seen", "optimizer": "its class and how many parameters it steps"},
-        console="NOT PROTECTED: {optimizer} steps protected parameters and was not passed to protect()",
-        rank_0_only=True,
-    ),
-    EventType(
         name="unknown_torch",
         meaning="This version of torch has not been tested with DeadPool; survivors restart instead of going on in "
         "place.",

@@ -14,11 +14,13 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from deadpool.notes import note
 from deadpool.snapshot import cures
 from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer.guards.rules import Rule
 from deadpool.trainer.session import Session
 
+_STRUCTURE = "Make all parameters before protect(), unused or frozen at first, and mask instead of removing."
+_OPTIMIZER = "Make it before protect() and pass it; change its groups later instead of making a new one."
 _NAMED = 8
 _DEPTH = 4  # of attributes and containers between a protected object and an optimizer that it steps
 
@@ -28,7 +30,6 @@ class StructureNews:
 
     def __init__(self, session: Session, state: ProtectedState) -> None:
         self._session, self._state = session, state
-        self._has_noted = False
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that need not be looked at again
         self._strangers: list[str] = []
         if not cures.is_off("D4"):
@@ -38,27 +39,15 @@ class StructureNews:
         """Called at a boundary, after record()."""
         change = self._state.take_structure_change()
         if change is not None:
-            self._tell_change(number, _short(change.added), _short(change.removed), _short(change.reshaped))
+            names = ", ".join(_short((*change.added, *change.removed, *change.reshaped)))
+            self._report(number, f"The parameters are others than those that protect() found: {names}.", _STRUCTURE)
         for stranger in self._strangers:
-            self._session.emit("optimizer_not_protected", step=number, optimizer=stranger)
-            self._note(
-                f"{stranger} steps protected parameters, and was not passed to protect(): a lost rank would go on "
-                "without its state. Make it before protect() and pass it, as in protect(optimizer=...)"
-            )
+            found = f"{stranger} steps protected parameters and was not passed to protect()."
+            self._report(number, found, _OPTIMIZER, kind=stranger)
         self._strangers.clear()
 
-    def _tell_change(self, number: int, added: list[str], removed: list[str], reshaped: list[str]) -> None:
-        self._session.emit("structure_changed", step=number, added=added, removed=removed, reshaped=reshaped)
-        named = ", ".join([*added, *removed, *reshaped])
-        self._note(
-            f"the parameters are others than those that protect() found ({named}): a lost rank cannot be replaced from "
-            "here on. Make all parameters before protect(), unused or frozen at first, and mask instead of removing"
-        )
-
-    def _note(self, text: str) -> None:
-        if not self._has_noted:
-            self._has_noted = True
-            note(text)
+    def _report(self, number: int, found: str, remedy: str, kind: str = "structure") -> None:
+        self._session.findings.report(Rule.REPLACED_OBJECTS, found, remedy=remedy, step=number, kind=kind)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if optimizer in self._known:

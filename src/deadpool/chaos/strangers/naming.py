@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_NAMING = ("inexact_script", "structure_changed")
+_NAMING = ("inexact_script", "audit_differs")
 
 
 def named_rules(events: Sequence[dict[str, Any]]) -> list[str]:
