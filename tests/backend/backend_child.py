@@ -120,6 +120,7 @@ class Job:
         for adapter in self._adapters_in_use():
             if self._scenario.omitted != f"{adapter.name}.seated":
                 adapter.seated(step)
+        self.model.zero_grad(set_to_none=True)  # gradients are state: ProtectedState puts them back in a job
 
     def save(self) -> None:
         path = self._file(self.step)

@@ -149,6 +149,7 @@ def test_its_own_end_is_told_with_its_code(tmp_path: Path) -> None:
 def test_it_is_niced_knows_where_it_is_and_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEADPOOL_SECRET_FILE", "/secret")
     monkeypatch.setenv("DEADPOOL_SECRET", "x" * 32)
+    monkeypatch.delenv("DEADPOOL_REHEARSE_RECOVERY")  # that all tests have
 
     async def play() -> None:
         played = Played("nice; env | grep DEADPOOL | sort", tmp_path)

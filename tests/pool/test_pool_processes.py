@@ -95,7 +95,7 @@ def test_a_job_whose_folder_is_missing_takes_the_machine_from_no_other(
 
     That the other job is served is seen where its agent comes to: at its coordinator, however long that agent lives.
     """
-    (tmp_path / "x.py").write_text("")
+    (tmp_path / "x.py").write_text("pass\n")
     (tmp_path / "secret").write_text("s" * 32)
     (tmp_path / "secret").chmod(0o600)
     came = []

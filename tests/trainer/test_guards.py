@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from deadpool.snapshot.loaders import with_position
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
@@ -20,6 +19,8 @@ from deadpool.trainer.guards.guard import Guard, is_due
 from deadpool.trainer.guards.pending_handles import PendingHandles
 from deadpool.trainer.guards.rules import Rule
 from deadpool.trainer.guards.unknown_loaders import UnknownLoaders
+
+StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
 
 class Reports:

@@ -283,6 +283,10 @@ class ProtectedState:
             return False
         return cures.is_off("D3") or (self._structure.is_that_of_boundary and self._scanner.still_finds(self._plan))
 
+    def before_update(self) -> None:
+        """An optimizer is about to write: what was written before it, without being counted, is found now."""
+        self._uncounted.compare()
+
     @property
     def has_uncounted_writes(self) -> bool:
         """Returns whether the script was found to write in ways that is_untouched does not notice."""

@@ -2,9 +2,10 @@
 through another tensor over the same memory.
 
 A copy is made while the next step runs, and is given up if the counters of its tensors show a write meanwhile. Nothing
-shows an uncounted one, so that a copy could be half of this version and half of the next. But at the next boundary
-elements differ although the counter is the same: from then on copies are made at the end of a step. Only host memory is
-looked at, since the host would wait for a device; and only some elements of some tensors at each boundary, in turn.
+shows an uncounted one, so that a copy could be half of this version and half of the next. But elements differ then
+although the counter is the same: from then on copies are made at the end of a step. They are compared before the
+optimizer steps, since fused ones are not counted either and disturb no copy; in a step without an optimizer at its end.
+Only host memory is looked at, since the host would wait for a device; and only some elements of some tensors, in turn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from deadpool.snapshot import cures
 from deadpool.snapshot.bulk import CopyPlan
 from deadpool.snapshot.tensors import integer_view
 
-_TENSORS, _ELEMENTS = 64, 16
+_TENSORS, _ELEMENTS = 16, 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,16 +41,24 @@ class UncountedWrites:
     def __init__(self) -> None:
         self.found = False
         self._samples: list[_Sample] = []
+        self._is_compared = True
         self._next = 0
+
+    def compare(self) -> None:
+        """Compares the samples, if they have not been compared since they were taken."""
+        if not self._is_compared:
+            self._is_compared = True
+            self.found = self.found or self.show_now
 
     def look(self, plan: CopyPlan) -> None:
         """Compares the samples of the last call, and takes new ones."""
-        self.found = self.found or self.show_now
+        self.compare()
+        self._is_compared = False
         self._samples = [] if self.found or cures.is_off("D3") else list(map(_sample, self._choose(plan)))
 
     @property
     def show_now(self) -> bool:
-        """Returns whether something was overwritten since the last call of look()."""
+        """Returns whether something was overwritten since the samples were taken."""
         return any(sample.was_overwritten for sample in self._samples)
 
     def _choose(self, plan: CopyPlan) -> Iterator[Tensor]:

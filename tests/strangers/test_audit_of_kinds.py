@@ -1,0 +1,98 @@
+"""A recovery that is played names each defect whose cure is switched off, and nothing where the cures are on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from waiting import LIMIT_S
+
+from deadpool.chaos.strangers.generate import generate
+from deadpool.cli.job_client import ask
+from deadpool.config import JobConfig
+from deadpool.control.launcher import LocalJob, running
+from deadpool.control.run_dir import RunDir
+from deadpool.events import read_events
+from deadpool.snapshot.cures import VARIABLE
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+SEED, LATER = 3, 6  # what scripts do later than in their first step, they have done by then
+KINDS = {
+    "D1": "flatgrad",
+    "D2": "emaswap_copy",
+    "D3": "datasub",
+    "D4": "headreset",
+    "D5": "dropoutp",
+    "D6": "optattr",
+    "D7": "prevcur",
+    "D8": "expanded",
+    "D9": "zip1",
+}
+VERDICTS = ("audit_passed", "audit_differs", "audit_given_up", "failed")
+
+
+def audit(kind: str, folder: Path, shared, without: str = "") -> dict[str, object]:
+    """The first verdict on a script of this kind that goes on for long, once it has done all that it does later."""
+    script = generate(SEED, 0, kind)
+    folder.mkdir()
+    path = folder / "script.py"
+    path.write_text(script.text.replace(f"STEPS = {script.steps}\n", "STEPS = 100000\n"))
+    for name, text in script.files.items():
+        (folder / name).write_text(text)
+    with _job(path, script, folder, shared, without) as job:
+        _await(job, lambda: _watermark(job) >= LATER and _events(job, "rehearsed"), "a spare")
+        ask(job.run_dir, "audit")
+        _await(job, lambda: _events(job, *VERDICTS), "a verdict")
+        return _events(job, *VERDICTS)[0]
+
+
+@contextmanager
+def _job(path: Path, script, folder: Path, shared, without: str) -> Iterator[LocalJob]:
+    shape = script.shape
+    config = JobConfig(
+        nodes=shape.nodes, nproc_per_node=shape.per_node, spares=1, overhead_budget=0.0, hang_timeout_s=LIMIT_S
+    ).checked()
+    environment = {**script.environment, VARIABLE: without}
+    arguments = [str(path), "--out", str(folder / "out"), "--pace", "0.1"]
+    run_dir = RunDir.create(folder / "run")
+    job = LocalJob(config, run_dir, arguments, quiet=True, environment=environment, fork_server=shared.fork_server)
+    with running(job):
+        yield job
+
+
+def _watermark(job: LocalJob) -> int:
+    try:
+        return int(ask(job.run_dir, "status")["watermark"] or 0)
+    except Exception:  # it has not begun to listen yet
+        return 0
+
+
+def _events(job: LocalJob, *names: str) -> list[dict[str, object]]:
+    path = job.run_dir.events
+    return [event for event in (read_events(path) if path.exists() else []) if event["what"] in names]
+
+
+def _await(job: LocalJob, ready, what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not ready():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        assert job.poll() is None or _events(job, *VERDICTS), (job.run_dir.path / "console.log").read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "cure", [cure if cure == "D1" else pytest.param(cure, marks=pytest.mark.thorough) for cure in KINDS]
+)
+def test_defect_is_named_where_its_cure_is_off(cure, tmp_path, shared):
+    found = audit(KINDS[cure], tmp_path / "without", shared, without=cure)
+    assert found["what"] in ("audit_differs", "failed"), found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cure", [cure for cure in KINDS if cure != "D9"])
+def test_nothing_is_named_where_it_is_on(cure, tmp_path, shared):
+    assert audit(KINDS[cure], tmp_path / "with", shared)["what"] == "audit_passed"
