@@ -120,7 +120,8 @@ class Job:
         for adapter in self._adapters_in_use():
             if self._scenario.omitted != f"{adapter.name}.seated":
                 adapter.seated(step)
-        self.model.zero_grad(set_to_none=True)  # gradients are state: ProtectedState puts them back in a job
+        if self._scenario.omitted != "gradients":
+            self.model.zero_grad(set_to_none=True)  # they are state: in a job ProtectedState puts them back
 
     def save(self) -> None:
         path = self._file(self.step)

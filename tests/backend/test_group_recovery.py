@@ -71,7 +71,7 @@ def test_stand_in_that_has_not_rehearsed_is_refused_later_on(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("framework", "omitted", "dies_at_step"),
     [
-        ("plain", "plain", 2),
+        ("plain", "gradients", 2),
         ("ddp", "ddp", 2),
         ("ddp", "ddp.seated", 0),
         ("fsdp2", "fsdp2", 2),
