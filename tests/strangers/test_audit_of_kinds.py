@@ -24,14 +24,14 @@ SEED, LATER = 3, 6  # what scripts do later than in their first step, they have 
 KINDS = {
     "D1": "flatgrad",
     "D2": "emaswap_copy",
-    "D3": "datasub",
     "D4": "headreset",
     "D5": "dropoutp",
     "D6": "optattr",
-    "D7": "prevcur",
     "D8": "expanded",
     "D9": "zip1",
 }
+"""D3 and D7 show only in a survivor that is cut off at a certain moment inside of a step: test_memory.py and
+test_host_state.py hit it."""
 VERDICTS = ("audit_passed", "audit_differs", "audit_given_up", "failed")
 
 

@@ -2,7 +2,7 @@
 
     first pass   at the version of the order it tells its digests, and captures nothing from there on. Once all ranks
                  have told theirs, the one that is named ends behind its optimizer, so that others are cut off in
-                 whatever comes after it
+                 whatever comes after it, or wait for the fence at the end of the step, with all that it has done
     redo         in a later generation it comes to that version again, and tells its digests again
 
 If no fault comes within some steps, the coordinator that gave the order was lost: it captures again.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 _PATIENCE_STEPS = 16
+_FENCE_S = 5.0
 _NO_STATE = frozenset({GROUPS, JOURNAL})
 
 
@@ -66,21 +67,22 @@ class AuditedRank:
     def leave_step(self, *, completed: bool) -> None:
         """In a step without an optimizer the rank ends with the step."""
         watched, self._hooks = bool(self._hooks), _removed(self._hooks)
-        if completed and self._is_to_end and (watched or not self._job.state.optimizers):
+        if not completed or not self._ends_in_this_generation:
+            return
+        if not self._is_to_end:
+            self._job.session.await_halt(_FENCE_S)
+        elif watched or not self._job.state.optimizers:
             self._end_here()
 
     @property
+    def _ends_in_this_generation(self) -> bool:
+        order = self._job.session.audit
+        return order is not None and order.ends and order.generation == self._job.session.core.generation
+
+    @property
     def _is_to_end(self) -> bool:
-        session, order = self._job.session, self._job.session.audit
-        return (
-            order is not None
-            and order.ends
-            and (order.generation, order.rank)
-            == (
-                session.core.generation,
-                session.rank,
-            )
-        )
+        order, session = self._job.session.audit, self._job.session
+        return self._ends_in_this_generation and order is not None and order.rank == session.rank
 
     def _end_here(self, *_: Any) -> None:
         sys.stdout.flush()

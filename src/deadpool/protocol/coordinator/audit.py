@@ -148,7 +148,7 @@ class RecoveryAudit:
         job = self._job
         drill.order = replace(drill.order, ends=True)
         job.out.emit("audit_ends_rank", rank=drill.order.rank, step=drill.order.number)
-        job.out.send(job.seats[job.layout.position_of(drill.order.rank)], drill.order)
+        job.out.send_each(job.members, drill.order)
 
     def ends(self, rank: int) -> bool:
         """Whether it is the audit that has ended this rank's trainer."""

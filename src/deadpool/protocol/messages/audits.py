@@ -21,8 +21,8 @@ class Part(Value, frozen=True, kw_only=True):
 
 class Audit(Message, frozen=True, kw_only=True):
     """Every rank tells its digests at version `number`, and captures nothing from there on in this generation, so that
-    the step before has to be computed again. With `ends` all have told them, and the trainer of `rank` ends behind
-    its next optimizer step.
+    the step before has to be computed again. With `ends` all have told them: the trainer of `rank` ends behind its next
+    optimizer step, and the others wait at the end of theirs for the fence, so that they redo a whole step.
 
     In later generations every rank tells its digests once more when it reaches `number`."""
 
