@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
 _PATIENCE_STEPS = 16
-_FENCE_S = 5.0
+_FENCE_S = 2.0
 _NO_STATE = frozenset({GROUPS, JOURNAL})
 
 
@@ -34,6 +34,7 @@ class AuditedRank:
         self._job = job
         self._answered: tuple[Generation, int] | None = None  # the first pass that is behind this process
         self._hooks: list[Any] = []
+        self._waits_for_fence = False  # at the end of this step: the other rank ends in it
 
     def at_boundary(self) -> bool:
         """Whether no version is to be captured here."""
@@ -61,18 +62,19 @@ class AuditedRank:
     # --- the end of the rank -----------------------------------------------------------------------------------------
 
     def enter_step(self) -> None:
+        self._waits_for_fence = self._ends_in_this_generation and not self._is_to_end
         if self._is_to_end:
             self._hooks = [each.register_step_post_hook(self._end_here) for each in self._job.state.optimizers]
 
     def leave_step(self, *, completed: bool) -> None:
-        """In a step without an optimizer the rank ends with the step."""
-        watched, self._hooks = bool(self._hooks), _removed(self._hooks)
-        if not completed or not self._ends_in_this_generation:
-            return
-        if not self._is_to_end:
-            self._job.session.await_halt(_FENCE_S)
-        elif watched or not self._job.state.optimizers:
+        """Without an optimizer, or if the order came in the middle of the step, the rank ends with its step."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if completed and self._is_to_end:
             self._end_here()
+        elif completed and self._waits_for_fence:
+            self._job.session.await_halt(_FENCE_S)
 
     @property
     def _ends_in_this_generation(self) -> bool:
@@ -88,9 +90,3 @@ class AuditedRank:
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _removed(hooks: list[Any]) -> list[Any]:
-    for hook in hooks:
-        hook.remove()
-    return []
