@@ -36,6 +36,7 @@ class StructureChange:
     added: tuple[str, ...]
     removed: tuple[str, ...]
     reshaped: tuple[str, ...]
+    regrouped: tuple[str, ...]  # optimizers that step more or fewer of them
 
 
 class _Moment:
@@ -88,7 +89,7 @@ class LiveStructure:
         self._first: _Moment | None = self._boundary  # that of protect(), until it is of no use any more
         self._first_shapes = {key: _shape(each) for key, each in objects.params.items()}
         self._first_counts = {name: len(_stepped([each])) for name, each in objects.optimizers.items()}
-        self._told = StructureChange(added=(), removed=(), reshaped=())
+        self._told = StructureChange(added=(), removed=(), reshaped=(), regrouped=())
 
     def follow(self) -> dict[int, Tensor] | None:
         """Takes the structure of this moment for that of the boundary. Returns the parameters that are none any more,
@@ -144,6 +145,11 @@ class LiveStructure:
             removed=tuple(describe(key) for key in self._first_shapes if key not in here),
             reshaped=tuple(
                 describe(key) for key, each in here.items() if self._first_shapes.get(key, _shape(each)) != _shape(each)
+            ),
+            regrouped=tuple(
+                f"{name}.param_groups"
+                for name, each in self._objects.optimizers.items()
+                if len(_stepped([each])) != self._first_counts[name]
             ),
         )
         told, self._told = self._told, change

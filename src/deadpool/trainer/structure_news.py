@@ -39,7 +39,7 @@ class StructureNews:
         """Called at a boundary, after record()."""
         change = self._state.take_structure_change()
         if change is not None:
-            names = ", ".join(_short((*change.added, *change.removed, *change.reshaped)))
+            names = ", ".join(_short((*change.added, *change.removed, *change.reshaped, *change.regrouped)))
             self._report(number, f"The parameters are others than those that protect() found: {names}.", _STRUCTURE)
         for stranger in self._strangers:
             found = f"{stranger} steps protected parameters and was not passed to protect()."
