@@ -13,16 +13,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 SEED = 3
 _SMALL = "odd", 15  # two ranks, one fault
-_NOT_YET = {
-    *("flatgrad", "held", "graphlike", "flatopt"),
-    *("dataassign", "datasub", "numpywrite", "dlpackwrite", "v2p", "flatparam", "fusedkernel", "moco", "emaswap_copy"),
-    *("vqema", "headreset", "prune", "newopt", "grow", "unfreeze"),
-    *("dropoutp", "bnmomentum", "optattr", "modstate"),
-    *("prevcur", "databuffer", "expanded", "resizebuf", "qat", "sparsebuf"),
-    *("zip1", "nextsteps", "plainloader", "accum3", "asynchandle"),
-    *("forkexit", "cleandir", "openw"),
-}
-"""Neither exact nor named. Whoever cures one takes it out."""
 
 
 def test_a_kind(tmp_path, shared):
@@ -33,19 +23,8 @@ def test_a_kind(tmp_path, shared):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.xfail(reason="not cured yet")] if kind.name in _NOT_YET else [])
-        for kind in KINDS
-    ],
-    ids=lambda kind: kind.name,
-)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_kind(kind, tmp_path, shared):
     result = ScriptTrial(generate(SEED, 0, kind.name), tmp_path / "trial", shared, ask).run()
     assert result.is_good, result.problems
     assert result.hit or result.result == "refused"
-
-
-def test_those_that_are_open_are_kinds():
-    assert {kind.name for kind in KINDS} >= _NOT_YET
