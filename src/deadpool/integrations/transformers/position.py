@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
 
-from deadpool.integrations.plain_state import plain_attributes, set_plain_attributes
+from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
 
 _NOT_STATE = frozenset({"train_dataset", "eval_dataset", "log_history", "_buffered_inputs"})
 
@@ -44,19 +44,26 @@ class Position:
         parts = {name: plain_attributes(part, but=_NOT_STATE) for name, part in self._parts().items()}
         return {"own": own, "logs": list(self._logs), "parts": parts}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, keep_built: bool = False) -> None:
+        """With `keep_built`, what is no plain data now stays: callbacks have built it since, such as a progress bar."""
         accelerator, own, self._logs = self._trainer.accelerator, state["own"], list(state["logs"])
         self.first, self.resumed_from, accelerator.step = own["first"], own["resumed_from"], own["step"]
         self._trainer.state.log_history[:] = [json.loads(each) for each in self._logs]
         for name, part in self._parts().items():
             if name in state["parts"]:
-                set_plain_attributes(part, state["parts"][name])
+                stored = state["parts"][name]
+                set_plain_attributes(part, _without_built(part, stored) if keep_built else stored)
 
     def _parts(self) -> dict[str, Any]:
         trainer = self._trainer
         parts = {"trainer": trainer, "state": trainer.state, "control": trainer.control}
         own = [each for each in trainer.callback_handler.callbacks if not _has_connections(each)]
         return parts | {f"callback {index} {type(each).__name__}": each for index, each in enumerate(own)}
+
+
+def _without_built(part: Any, stored: dict[str, Any]) -> dict[str, Any]:
+    values = {name: each for name, each in stored["values"].items() if is_plain(vars(part).get(name))}
+    return {**stored, "values": values}
 
 
 def _has_connections(callback: TrainerCallback) -> bool:

@@ -121,5 +121,5 @@ class Training:
             return
         rng, loaded, quiet, self._quiet = capture_rng(), self._position.state_dict(), self._quiet, None
         quiet.go_live(trainer, in_epoch=in_epoch)
-        self._position.load_state_dict(loaded)
+        self._position.load_state_dict(loaded, keep_built=True)
         restore_rng(rng)
