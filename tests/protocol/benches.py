@@ -202,8 +202,9 @@ class CoordinatorBench(Bench):
                 unread = version(named["unread"]) if "unread" in named else None
                 lost_copy = msg.TrainerLost(generation=now_in, trainer="", rank=int(rank), reason=" ".join(reason))
                 return structs.replace(lost_copy, unread=unread)
-            case ["trainer-lost", rank, *reason]:
-                return msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
+            case ["trainer-lost" | "stopped" as what, rank, *reason]:
+                lost_trainer = msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
+                return structs.replace(lost_trainer, inexact=what == "stopped")
             case ["sealed", rank, name] if "replica" in named:
                 peers = tuple(int(peer) for peer in named["peers"].split(","))
                 return msg.Sealed(generation=now_in, copy=replicated(f"{rank}:{name}", int(named["replica"]), peers))

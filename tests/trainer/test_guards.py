@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from deadpool.snapshot.cures import VARIABLE
 from deadpool.snapshot.loaders import with_position
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
 from deadpool.trainer.guards.drawn_batches import DrawnBatches
@@ -19,8 +20,6 @@ from deadpool.trainer.guards.guard import Guard, is_due
 from deadpool.trainer.guards.pending_handles import PendingHandles
 from deadpool.trainer.guards.rules import Rule
 from deadpool.trainer.guards.unknown_loaders import UnknownLoaders
-
-StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
 
 class Reports:
@@ -63,8 +62,10 @@ def test_first_steps_and_powers_of_two_are_due():
 # --- batches before steps ---------------------------------------------------------------------------------------------
 
 
-def loader_of(workers: int = 0) -> StatefulDataLoader:
-    return StatefulDataLoader(list(range(100)), batch_size=2, num_workers=workers)
+def loader_of(workers: int = 0) -> Any:
+    return pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader(
+        list(range(100)), batch_size=2, num_workers=workers
+    )
 
 
 class Stream:
@@ -117,7 +118,7 @@ def test_evaluation_between_steps_is_not_named(reports):
 
 
 def test_guard_can_be_switched_off_for_mutation_tests(reports, monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.cures._OFF", frozenset({"D9"}))
+    monkeypatch.setenv(VARIABLE, "D9")
     stream = Stream()
     loop(DrawnBatches(reports, {"data": stream}), lambda _: None, lambda _: next(stream))
     assert reports.rules == []

@@ -321,7 +321,8 @@ class ProtectedState:
 
     def parts(self, ignored: frozenset[str] = frozenset()) -> tuple[Part, ...]:
         """Digests of all parts of the state as it is now, except for those of the objects that are `ignored`."""
-        return parts_of(self._objects, self._trees, self._host.capture(frozenset()), ignored)
+        host = self._host.capture(frozenset())
+        return parts_of(self._structure.objects_now(), self._trees, host, ignored)
 
     def _capture_plan(self) -> CopyPlan:
         if self._plan is None:

@@ -90,11 +90,15 @@ class Seating:
             reason = "its trainer ended under the fence, its live state was to be kept"
             self.report_lost(order.rank, reason, trainer.name)
 
-    def report_lost(self, rank: int, reason: str, trainer: str = "", unread: Version | None = None) -> None:
+    def report_lost(
+        self, rank: int, reason: str, trainer: str = "", unread: Version | None = None, *, inexact: bool = False
+    ) -> None:
         """The seat cannot be kept under this plan, which is a fault."""
         assert self.plan is not None
         generation = self.plan.generation
-        lost = TrainerLost(generation=generation, trainer=trainer, rank=rank, reason=reason, unread=unread)
+        lost = TrainerLost(
+            generation=generation, trainer=trainer, rank=rank, reason=reason, unread=unread, inexact=inexact
+        )
         self._state.tell_coordinator(lost)
 
     # --- the process and its snapshot come, in either order ----------------------------------------------------------

@@ -84,7 +84,7 @@ class TrainerNews:
             case Failed(error=error, unfit=True):
                 self._leave(trainer, error)
             case Failed(error=error, inexact=True):
-                trainer.exit_reason = f"inexact: {error}"
+                trainer.exit_reason, trainer.inexact = error, True
             case Failed(error=error):
                 trainer.exit_reason = f"script: {error}"
             case DeviceLost(error=error):
@@ -202,7 +202,7 @@ class TrainerNews:
         if fenced:
             self._unwinding.acknowledge_if_frozen()
         else:
-            self._seating.report_lost(rank, reason, trainer.name)
+            self._seating.report_lost(rank, reason, trainer.name, inexact=trainer.inexact)
 
     def _on_free_exit(self, trainer: Trainer, reason: str) -> None:
         state, trainers = self._state, self._trainers

@@ -48,6 +48,7 @@ class Trainer:
     pinged_at: float | None = None  # the question that it has not answered yet
     answered_at: float = 0.0
     exit_code: int | None = None  # that counts instead of its own
+    inexact: bool = False  # announced before it ends: its script was found not to be exact
     exit_reason: str | None = None  # announced before it ends: the script failed, or the device
     paused: str | None = None  # why no step is to be expected of it
     step: int = 0

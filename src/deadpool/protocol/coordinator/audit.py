@@ -141,7 +141,7 @@ class RecoveryAudit:
             self._rehearsals.assign_all()
         return not self._has_spares
 
-    # --- end -------------------------------------------------------------------------------------------------------
+    # --- the end of a rank --------------------------------------------------------------------------------------------
 
     def _end_rank(self, drill: _Drill) -> None:
         """Not before every rank has told: the fence that follows ends the generation in which they can."""
@@ -197,6 +197,10 @@ class RecoveryAudit:
         for member in job.members.values():
             member.reserved_position = None if member.reserved_position == done else member.reserved_position
         self._finish()
+        if not differ and len(compared) < job.layout.world_size:
+            reason = f"after the recovery only {len(compared)} of {job.layout.world_size} ranks could be compared"
+            job.out.emit("audit_given_up", reason=reason)
+            return
         facts: dict[str, Any] = {
             "replaced": drill.order.rank,
             "step": number,

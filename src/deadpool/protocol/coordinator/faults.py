@@ -83,8 +83,8 @@ class Faults:
         if (untenable := self._if_unread(lost)) is not None:
             self._ending.end(untenable, failed=True)
             return
-        if reason.startswith("inexact:"):
-            self._ending.end(f"rank {rank} was stopped: {reason}", failed=True)
+        if lost.inexact:
+            self._ending.end(f"rank {rank} was stopped, because the script is not exact: {reason}", failed=True)
             return
         if reason.startswith(("script:", "device:")) and (error := self._history.retries.on_error(reason, node)):
             if not (error.only_on_this_node and reason.startswith("device:") and job.has_healthy_spare):

@@ -78,6 +78,7 @@ class TrainerLost(Message, frozen=True, kw_only=True):
     rank: int | None
     reason: str
     unread: Version | None = None  # no process has ended: no source gave this snapshot of the rank
+    inexact: bool = False  # it ended because its script was found not to be exact, and the job is to end by that
 
 
 class End(Message, frozen=True, kw_only=True):
