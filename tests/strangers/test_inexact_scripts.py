@@ -148,9 +148,11 @@ def test_removal_in_the_first_process_is_named_before_the_first_step(tmp_path, s
     assert not (tmp_path / "out" / "checkpoints" / "step0").exists()
 
 
-def test_rehearsal_opens_files_of_the_job_elsewhere_and_appends_to_them_once_it_is_live(tmp_path, shared):
+@pytest.mark.parametrize("rehearsed", [True, pytest.param(False, marks=_thorough)])
+def test_who_joins_opens_files_of_the_job_elsewhere_and_appends_to_them_once_it_is_live(tmp_path, shared, rehearsed):
     marker = ["--marker", str(tmp_path / "victim")]
-    code, events = run("openw", tmp_path, shared, *marker, gate=_has("rehearsed", rank=1), spare_trainers=1)
+    gate = _has("rehearsed", rank=1) if rehearsed else _has("protected")
+    code, events = run("openw", tmp_path, shared, *marker, gate=gate, spare_trainers=int(rehearsed))
     assert code == 0
     lines = (tmp_path / "out" / "log1").read_text().splitlines()
     assert lines.count("begin") == 1  # of the first process

@@ -1,9 +1,10 @@
 """Names what a script's preparation does to files that were there before, because it runs again while the job does.
 
     first process       what it removes is named, unless the script has asked for deadpool.first_start
-    newcomer, restart   what it removes, replaces, truncates or opens to overwrite is named
-    rehearsal           all of that is refused with a PermissionError: a rehearsal never destroys a user's file. Files
-                        that it opens to overwrite are kept and opened elsewhere (kept_files.py)
+    newcomer, restart   what it removes, replaces or truncates is named
+    rehearsal           all of that is refused with a PermissionError: a rehearsal never destroys a user's file
+
+Files that either of the last two opens to overwrite are named, kept and opened elsewhere (kept_files.py).
 
 Python tells of such calls by audit events, whichever module makes them. A hook cannot be removed; where nothing is
 watched it returns at once. Calls of C and C++ code (torch.save writes its files in C++) are not seen.
@@ -48,7 +49,7 @@ class FileGuard:
         self._folders = JobFolders(command)
         self._active[0] = 1
         sys.addaudithook(self._on_event)
-        if self._rehearses:
+        if not first_start.begins_job(self._session.playing):
             self._kept.install()
 
     def end(self) -> None:
@@ -83,9 +84,10 @@ class FileGuard:
 
     def _overwrites(self, path: str) -> bool:
         """Whether a file that the script opens to overwrite is to be kept. It is named then."""
-        if not self._rehearses or self._is_own(path) or not self._is_to_keep(OVERWRITE, path):
+        if self._is_own(path) or not self._is_to_keep(OVERWRITE, path):
             return False
-        self._report(OVERWRITE, f"A rehearsal was kept from overwriting {path}, which the job has.")
+        who = "A rehearsal" if self._rehearses else "A process that takes a rank"
+        self._report(OVERWRITE, f"{who} was kept from overwriting {path}, which the job has.")
         return True
 
     def _is_to_keep(self, what: str, path: str) -> bool:

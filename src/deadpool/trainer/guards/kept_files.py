@@ -1,8 +1,8 @@
-"""In a rehearsal, files of the job that the script opens to overwrite are opened elsewhere, and stay as they are.
+"""In a process that joins a running job, files of the job that the script opens to overwrite are opened elsewhere.
 
 To refuse the call would hurt more: most preparations write a configuration again, with the same contents, and such a
-script could never be rehearsed. What is written elsewhere is dropped. A file that is still open when the rehearsal
-becomes the live rank, such as a log, is then appended to: its lines from before the loss stay, and new ones follow.
+script could never be rehearsed. What is written elsewhere is dropped. A file that is still open when the process becomes
+the live rank, such as a log, is then appended to: its lines from before the loss stay, and new ones follow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KeptFiles:
         path = absolute(file) if "w" in mode and isinstance(file, (str, bytes, os.PathLike)) else None
         if path is None or not self._is_to_keep(path):
             return self._original(file, mode, *args, **kwargs)
-        descriptor, name = tempfile.mkstemp(prefix="deadpool-rehearsal-")
+        descriptor, name = tempfile.mkstemp(prefix="deadpool-kept-")
         os.close(descriptor)
         opened = self._original(name, mode, *args, **kwargs)
         os.unlink(name)  # noqa: PTH108 (it lives as long as it is open)
