@@ -24,19 +24,20 @@ SEED, LATER = 3, 6  # what scripts do later than in their first step, they have 
 KINDS = {
     "D1": "flatgrad",
     "D2": "emaswap_copy",
+    "D3": "numpywrite",
     "D4": "headreset",
     "D5": "dropoutp",
     "D6": "optattr",
+    "D7": "prevcur",
     "D8": "expanded",
     "D9": "zip1",
 }
-"""D3 and D7 show only in a survivor that is cut off at a certain moment inside of a step: test_memory.py and
-test_host_state.py hit it."""
-VERDICTS = ("audit_passed", "audit_differs", "audit_given_up", "failed")
+NOT_EXACT = ("audit_differs", "audit_given_up", "failed")
 
 
-def audit(kind: str, folder: Path, shared, without: str = "") -> dict[str, object]:
-    """The first verdict on a script of this kind that goes on for long, once it has done all that it does later."""
+def audit(kind: str, folder: Path, shared, without: str = "") -> list[str]:
+    """The verdicts on a script of this kind that goes on for long, once it has done all that it does later; the last is
+    the first one that is not good."""
     script = generate(SEED, 0, kind)
     folder.mkdir()
     path = folder / "script.py"
@@ -46,8 +47,8 @@ def audit(kind: str, folder: Path, shared, without: str = "") -> dict[str, objec
     with _job(path, script, folder, shared, without) as job:
         _await(job, lambda: _watermark(job) >= LATER and _events(job, "rehearsed"), "a spare")
         ask(job.run_dir, "audit")
-        _await(job, lambda: _events(job, *VERDICTS), "a verdict")
-        return _events(job, *VERDICTS)[0]
+        _await(job, lambda: _events(job, *NOT_EXACT) or not _is_under_way(job), "a verdict")
+        return [str(event["what"]) for event in _events(job, "audit_passed", *NOT_EXACT)]
 
 
 @contextmanager
@@ -71,6 +72,10 @@ def _watermark(job: LocalJob) -> int:
         return 0
 
 
+def _is_under_way(job: LocalJob) -> bool:
+    return bool(ask(job.run_dir, "status")["audit"]["under_way"])
+
+
 def _events(job: LocalJob, *names: str) -> list[dict[str, object]]:
     path = job.run_dir.events
     return [event for event in (read_events(path) if path.exists() else []) if event["what"] in names]
@@ -80,7 +85,7 @@ def _await(job: LocalJob, ready, what: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not ready():
         assert time.monotonic() < deadline, f"{what} did not come"
-        assert job.poll() is None or _events(job, *VERDICTS), (job.run_dir.path / "console.log").read_text()
+        assert job.poll() is None or _events(job, *NOT_EXACT), (job.run_dir.path / "console.log").read_text()
         time.sleep(0.05)
 
 
@@ -89,10 +94,12 @@ def _await(job: LocalJob, ready, what: str) -> None:
 )
 def test_defect_is_named_where_its_cure_is_off(cure, tmp_path, shared):
     found = audit(KINDS[cure], tmp_path / "without", shared, without=cure)
-    assert found["what"] in ("audit_differs", "failed"), found
+    assert found[-1] in ("audit_differs", "failed"), found
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("cure", [cure for cure in KINDS if cure != "D9"])
 def test_nothing_is_named_where_it_is_on(cure, tmp_path, shared):
-    assert audit(KINDS[cure], tmp_path / "with", shared)["what"] == "audit_passed"
+    verdicts = audit(KINDS[cure], tmp_path / "with", shared)
+    assert len(verdicts) >= 2, verdicts  # between steps, and inside of one
+    assert set(verdicts) == {"audit_passed"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +15,13 @@ _ASK_S = 0.2
 
 def audit(
     wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
+    wait_s: Annotated[float, typer.Option(help="for so long at most; the audit goes on")] = 600.0,
     run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Play a recovery without a loss, for one rank of each kind in turn: another process takes the rank, all ranks
-    compute the last steps again, and digests of their state are compared. Exit code 1: the script is not exact."""
+    compute the last steps again, and digests of their state are compared. In a last one all ranks are cut off inside of
+    a step. Exit code 1: the script is not exact, or there was no verdict."""
     from deadpool.cli.job_client import ask, find_run_dir
 
     folder = find_run_dir(run_dir)
@@ -27,7 +30,11 @@ def audit(
     if not wait:
         print("{}" if json else "asked for: deadpool status will have the verdict")
         return
+    deadline = time.monotonic() + wait_s
     while (state := ask(folder, "status")["audit"])["under_way"]:
+        if time.monotonic() > deadline:
+            print(f"no verdict within {wait_s:g} s, the audit goes on: deadpool status will have it", file=sys.stderr)
+            raise typer.Exit(1)
         time.sleep(_ASK_S)
     verdicts = state["verdicts"][before:]
     print(json_format.dumps(verdicts) if json else "\n".join(map(_line, verdicts)) or "no recovery could be played")
@@ -36,7 +43,9 @@ def audit(
 
 
 def _line(verdict: dict[str, Any]) -> str:
-    where = f"rank {verdict['replaced']} was replaced at step {verdict['step']}"
+    place = "inside of" if verdict["inside"] else "at"
+    where = f"rank {verdict['replaced']} was replaced {place} step {verdict['step']}"
     if verdict["exact"]:
-        return f"exact: {where}, and {verdict['ranks']} ranks computed the same again"
+        again = "stood where it begins" if verdict["inside"] else "computed the same"
+        return f"exact: {where}, and {verdict['ranks']} ranks {again} again"
     return f"NOT EXACT: {where}, and {verdict['part']} of rank {verdict['rank']} differs ({verdict['rule']})"

@@ -3,6 +3,8 @@
     first pass   at the version of the order it tells its digests, and captures nothing from there on. Once all ranks
                  have told theirs, the one that is named ends behind its optimizer, so that others are cut off in
                  whatever comes after it, or wait for the fence at the end of the step, with all that it has done
+    inside       it captures as ever, and stops in the next step before its optimizer: it may have written to its state
+                 by then, and has to go back to the version at which it still stands
     redo         in a later generation it comes to that version again, and tells its digests again
 
 If no fault comes within some steps, the coordinator that gave the order was lost: it captures again.
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_STEPS = 16
 _FENCE_S = 2.0
+_COMMIT_S = 10.0  # for a stop inside of a step: until all nodes hold the version
 _NO_STATE = frozenset({GROUPS, JOURNAL})
 
 
@@ -34,7 +37,9 @@ class AuditedRank:
         self._job = job
         self._answered: tuple[Generation, int] | None = None  # the first pass that is behind this process
         self._hooks: list[Any] = []
+        self._ends_in_step = False  # known when it was entered
         self._waits_for_fence = False  # at the end of this step: the other rank ends in it
+        self._stops_here = False  # inside of this step
 
     def at_boundary(self) -> bool:
         """Whether no version is to be captured here."""
@@ -47,9 +52,17 @@ class AuditedRank:
         if is_first_pass and asked != self._answered and number >= order.number:
             self._answered = asked
             self._tell(order, self._parts() if number == order.number else ())
-        elif not is_first_pass and number == order.number:
+            self._stops_here = order.inside and number == order.number
+        elif not is_first_pass and number == order.number and not order.inside:
             self._tell(order, self._parts())
-        return is_first_pass and order.number <= number < order.number + _PATIENCE_STEPS
+        return is_first_pass and not order.inside and order.number <= number < order.number + _PATIENCE_STEPS
+
+    def resumed(self, number: int) -> None:
+        """The state of this version was put back."""
+        self._stops_here = False
+        order = self._job.session.audit
+        if order is not None and order.inside and order.number == number:
+            self._tell(order, self._parts())
 
     def _parts(self) -> tuple[Part, ...]:
         return self._job.state.parts(_NO_STATE)
@@ -61,19 +74,36 @@ class AuditedRank:
 
     # --- the end of the rank -----------------------------------------------------------------------------------------
 
-    def enter_step(self) -> None:
-        self._waits_for_fence = self._ends_in_this_generation and not self._is_to_end
+    def before_update(self) -> None:
+        """Inside of the step that is audited, ranks stop here, or at its end if it has no optimizer."""
+        if not self._stops_here:
+            return
+        self._stops_here = False
+        session = self._job.session
+        session.wait(
+            lambda: session.core.is_aborted or session.audit is None or self._is_to_end or None, timeout_s=_COMMIT_S
+        )
         if self._is_to_end:
+            self._end_here()
+
+    def enter_step(self) -> None:
+        self._ends_in_step = self._is_to_end
+        self._waits_for_fence = self._ends_in_this_generation and not self._ends_in_step
+        if self._ends_in_step:
             self._hooks = [each.register_step_post_hook(self._end_here) for each in self._job.state.optimizers]
 
     def leave_step(self, *, completed: bool) -> None:
-        """Without an optimizer, or if the order came in the middle of the step, the rank ends with its step."""
+        """Without an optimizer the rank ends with its step. An order that came in the middle is for the next one: it
+        may have come behind the optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        if completed and self._is_to_end:
+        if not completed:
+            return
+        self.before_update()
+        if self._ends_in_step:
             self._end_here()
-        elif completed and self._waits_for_fence:
+        elif self._waits_for_fence:
             self._job.session.await_halt(_FENCE_S)
 
     @property

@@ -456,6 +456,7 @@ class Job:
     def _before_update(self) -> None:
         """The optimizer is about to change the state: the copy is decided now, and garbage gradients are kept out."""
         self.capturer.settle()
+        self._audit.before_update()
         self.state.before_update()
         with self.session.changed:
             if self.session.core.is_aborted:
@@ -474,6 +475,7 @@ class Job:
         self._resumed_from, self._told_at = number, None
         self.step_log.resumed()
         self.waits.restart()
+        self._audit.resumed(number)
 
     def set_dry(self, dry: bool) -> None:
         self._dry = dry

@@ -5,7 +5,9 @@
     redo     all ranks go back to a version before, compute the same steps again, and tell their digests again
     verdict  a script is exact if every rank's are equal; else the first part that differs is named
 
-A newcomer that lacks something and a survivor that does not come back exactly both show in this. Its end is a fault
+A newcomer that lacks something and a survivor that does not come back exactly both show in this. If a person asks, a
+second one follows in which ranks stop inside of a step and go back to its beginning, which is what they tell again:
+survivors keep most of their state there, and may have written to it. Its end is a fault
 like any other, but that nobody is blamed for it. A fault that comes first puts the audit off. What is known of an audit
 is lost with the coordinator: ranks then capture again by themselves, after some steps.
 """
@@ -13,7 +15,7 @@ is lost with the coordinator: ranks then capture again by themselves, after some
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
@@ -44,7 +46,11 @@ _RULES: dict[PartKind, str] = {
     "parameter": "state_in_variables",
     "optimizer": "state_in_variables",
 }
-"""What a difference points to: where only results differ, a step has read something that was not protected."""
+"""What a difference points to where steps were computed again: if only results differ, a step has read something that
+was not protected."""
+
+_NOT_PUT_BACK = "unexplained"
+"""Nothing was computed again, so whatever differs was not put back as it had been."""
 
 Parts = tuple[Part, ...]
 KINDS = get_args(PartKind)
@@ -52,8 +58,16 @@ _DECISIVE = frozenset({"random", "buffer", "parameter", "optimizer"})
 """The others may differ in what no step reads, such as the time of day. They only name the cause of a difference."""
 
 
+class _Place(NamedTuple):
+    """Where a rank is to end."""
+
+    position: int
+    inside: bool = False  # of a step
+
+
 @dataclass(slots=True)
 class _Drill:
+    place: _Place
     order: Audit
     ended: bool = False
     first: dict[int, Parts] = field(default_factory=dict)
@@ -63,7 +77,7 @@ class _Drill:
 class RecoveryAudit:
     def __init__(self, job: JobState, rehearsals: Rehearsals, drains: Drains, ending: Ending) -> None:
         self._job, self._rehearsals, self._drains, self._ending = job, rehearsals, drains, ending
-        self._positions = [0] if job.settings.audit else []  # whose first rank is still to be replaced
+        self._places = [_Place(0)] if job.settings.audit else []  # still to come
         self._extents: dict[int, tuple[int, int]] = {}  # by rank: what tells kinds of ranks apart
         self._margin = _MARGIN
         self._has_spares = False  # now, or at any time before
@@ -72,7 +86,7 @@ class RecoveryAudit:
 
     @property
     def is_under_way(self) -> bool:
-        return bool(self._positions)
+        return bool(self._places)
 
     def refusal(self) -> str | None:
         """Why none can be asked for now; None: one can."""
@@ -84,9 +98,12 @@ class RecoveryAudit:
         return None
 
     def ask(self) -> None:
-        """A person wants one position of each kind to be taken by another process, in turn."""
+        """A person wants one position of each kind to be taken by another process, in turn, and the last one again
+        inside of a step."""
         if self.refusal() is None:
-            self._positions, self._margin = self._one_of_each_kind(), _MARGIN
+            positions = self._one_of_each_kind()
+            self._places = [*map(_Place, positions), _Place(positions[-1], inside=True)]
+            self._margin = _MARGIN
 
     def _one_of_each_kind(self) -> list[int]:
         """Ranks with different amounts of state are of different kinds; the first position is one of its own."""
@@ -107,22 +124,30 @@ class RecoveryAudit:
             return
         if drill is None:
             self._begin_if_due()
-        elif drill.order.generation != job.generation:
+            return
+        is_past = min(self._steps().values(), default=0) > drill.order.number
+        if drill.order.generation != job.generation:
             if not drill.ended:
                 self._finish()  # a fault came first
-            elif min(self._steps().values(), default=0) > drill.order.number:
+            elif is_past:
                 self._conclude(drill)
+        elif drill.order.inside and not drill.order.ends:
+            if is_past:
+                self._try_again()
+            else:
+                self._end_rank_if_due(drill)
 
     def _begin_if_due(self) -> None:
         job = self._job
-        if not self._positions or job.carried or self._drains.current is not None:
+        if not self._places or job.carried or self._drains.current is not None:
             return
-        steps, position = self._steps(), self._positions[0]
+        steps, place = self._steps(), self._places[0]
         settled = len(steps) == job.layout.world_size and min(steps.values()) >= FIRST_STEPS
-        if not settled or job.commits.permit.watermark is None or not self._is_rehearsed(position):
+        if not settled or job.commits.permit.watermark is None or not self._is_rehearsed(place.position):
             return
-        number, rank = max(steps.values()) + self._margin, job.layout.ranks_at(position)[0]
-        self._drill = _Drill(Audit(generation=job.generation, number=number, rank=rank))
+        number, rank = max(steps.values()) + self._margin, job.layout.ranks_at(place.position)[0]
+        order = Audit(generation=job.generation, number=number, rank=rank, inside=place.inside)
+        self._drill = _Drill(place, order)
         job.out.emit("audit_ordered", rank=rank, step=number)
         job.out.send_each(job.members, self._drill.order)
 
@@ -143,9 +168,14 @@ class RecoveryAudit:
 
     # --- the end of a rank --------------------------------------------------------------------------------------------
 
-    def _end_rank(self, drill: _Drill) -> None:
-        """Not before every rank has told: the fence that follows ends the generation in which they can."""
-        job = self._job
+    def _end_rank_if_due(self, drill: _Drill) -> None:
+        """Not before every rank has told: the fence that follows ends the generation in which they can. Inside of a
+        step not before the version is committed: else all go back to one before it."""
+        job, committed = self._job, self._job.commits.permit.watermark
+        if len(drill.first) < job.layout.world_size:
+            return
+        if drill.order.inside and (committed is None or committed.number < drill.order.number):
+            return
         drill.order = replace(drill.order, ends=True)
         job.out.emit("audit_ends_rank", rank=drill.order.rank, step=drill.order.number)
         job.out.send_each(job.members, drill.order)
@@ -175,16 +205,15 @@ class RecoveryAudit:
                 self._conclude(drill)
         elif digested.parts:
             drill.first[digested.rank] = digested.parts
-            if len(drill.first) == self._job.layout.world_size:
-                self._end_rank(drill)
+            self._end_rank_if_due(drill)
         elif not drill.ended:
             self._try_again()
 
     def _try_again(self) -> None:
-        """The order came too late for a rank."""
+        """The order came too late for a rank, or the version was not committed while ranks stood in its step."""
         self._margin *= 4
         if self._margin > _WIDEST_MARGIN:
-            self._positions.clear()
+            self._places.clear()
             self._job.out.emit("audit_given_up", reason="steps are too short: ranks were past each step that was named")
         self._finish()
 
@@ -192,8 +221,8 @@ class RecoveryAudit:
         job, number, compared = self._job, drill.order.number, sorted(drill.first.keys() & drill.again.keys())
         found = {rank: _first_difference(drill.first[rank], drill.again[rank]) for rank in compared}
         differ = {rank: part for rank, part in found.items() if part is not None}
-        done = job.layout.position_of(drill.order.rank)
-        self._positions = [position for position in self._positions if position != done]
+        done = drill.place.position
+        self._places = [place for place in self._places if place != drill.place]
         for member in job.members.values():
             member.reserved_position = None if member.reserved_position == done else member.reserved_position
         self._finish()
@@ -204,6 +233,7 @@ class RecoveryAudit:
         facts: dict[str, Any] = {
             "replaced": drill.order.rank,
             "step": number,
+            "inside": drill.place.inside,
             "exact": not differ,
             "ranks": len(compared),
         }
@@ -213,7 +243,7 @@ class RecoveryAudit:
             return
         rank, part = next(iter(differ.items()))
         what = f"{part.kind} {part.name}".rstrip()
-        rule, replaced = _RULES[part.kind], drill.order.rank
+        rule, replaced = _NOT_PUT_BACK if drill.place.inside else _RULES[part.kind], drill.order.rank
         facts |= {"rank": rank, "part": what, "rule": rule}
         job.out.emit(
             "audit_differs", rank=rank, step=number, part=what, rule=rule, ranks=list(differ), replaced=replaced

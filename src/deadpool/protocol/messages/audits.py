@@ -24,11 +24,15 @@ class Audit(Message, frozen=True, kw_only=True):
     the step before has to be computed again. With `ends` all have told them: the trainer of `rank` ends behind its next
     optimizer step, and the others wait at the end of theirs for the fence, so that they redo a whole step.
 
-    In later generations every rank tells its digests once more when it reaches `number`."""
+    With `inside` the version is captured like any other, and ranks stop in the step that follows it, before they update
+    anything; `ends` comes when the version is committed, and is followed at once.
+
+    In later generations every rank tells its digests once more when it stands at `number`."""
 
     generation: Generation
     number: int
     rank: int
+    inside: bool = False
     ends: bool = False
 
 

@@ -1,8 +1,8 @@
 """In a process that joins a running job, files of the job that the script opens to overwrite are opened elsewhere.
 
 To refuse the call would hurt more: most preparations write a configuration again, with the same contents, and such a
-script could never be rehearsed. What is written elsewhere is dropped. A file that is still open when the process becomes
-the live rank, such as a log, is then appended to: its lines from before the loss stay, and new ones follow.
+script could never be rehearsed. What is written elsewhere is dropped. A file that is still open when the process is the
+live rank, such as a log, is appended to from then on: its lines from before the loss stay, and new ones follow.
 """
 
 from __future__ import annotations
