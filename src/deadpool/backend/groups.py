@@ -24,6 +24,7 @@ from deadpool.backend.backend_check import check_backend, check_transports
 from deadpool.backend.backend_factory import BackendFactory
 from deadpool.backend.constructor_patch import ConstructorPatch, GroupHooks
 from deadpool.backend.gloo import GlooFactory
+from deadpool.backend.graph_capture import GraphCapture
 from deadpool.backend.group_split import GroupSplitter
 from deadpool.backend.nccl_communicators import NcclCommunicators
 from deadpool.backend.peer_loss import PeerLoss
@@ -57,6 +58,7 @@ class Groups:
         self._factory = BackendFactory(self._gloo, self._communicators, self._supervisor)
         self._device_choice = nccl.DeviceChoice()
         self._patch = ConstructorPatch(self._hooks())
+        self._graph_capture = GraphCapture()
         self._on_all_destroyed = on_all_destroyed
         self._keeps_destroyed = False
         self._destroyed: list[Any] = []
@@ -114,6 +116,7 @@ class Groups:
     def install(self) -> None:
         """From here on plain calls such as new_group make gloo and NCCL groups that can be aborted and rebuilt."""
         self._patch.install()
+        self._graph_capture.install()
         self._supervisor.claim_ports(self._gloo.open_device)
 
     def keep_destroyed(self) -> None:
@@ -124,6 +127,7 @@ class Groups:
     def uninstall(self) -> None:
         """Puts torch's own functions back: for tests that make several Groups in one process."""
         self._patch.uninstall()
+        self._graph_capture.uninstall()
 
     def init(self, *, backend: str, store: dist.Store, rank: int, world_size: int, detached: bool) -> None:
         """Makes the default group. Detached: it and all later groups are fake until rebuild()."""
