@@ -52,9 +52,9 @@ class Script:
             while not self.gate.exists():
                 time.sleep(0.05)
 
-    def die(self, step) -> None:
+    def die(self, step, at: int = 5) -> None:
         """Rank 1 ends itself once."""
-        if self.marker is None or step.dry or (self.pool.rank, step.number) != (1, 5) or self.marker.exists():
+        if self.marker is None or step.dry or (self.pool.rank, step.number) != (1, at) or self.marker.exists():
             return
         self.marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -137,6 +137,17 @@ def asynchandle(script: Script) -> None:
             script.train(next(batches))
             value.fill_(float(step.number))
             handle = dist.all_reduce(value, async_op=True)
+
+
+def cut_handle(script: Script) -> None:
+    """Exact: the handle is waited for in its step, if that is not cut off."""
+    job, batches, handles = script.protect(), forever(script.loader), []
+    for step in job.steps(STEPS):
+        with step:
+            handles[:] = [dist.all_reduce(torch.zeros(1), async_op=True)]
+            script.die(step, at=4)
+            script.train(next(batches))
+            handles[0].wait()
 
 
 def forkexit(script: Script) -> None:
@@ -235,7 +246,7 @@ def told(script: Script, text: str) -> None:
 KINDS: dict[str, Callable[[Script], None]] = {
     kind.__name__: kind
     for kind in (
-        *(zip1, nextsteps, zip2, accum3, accum_in_step, plainloader, asynchandle),
+        *(zip1, nextsteps, zip2, accum3, accum_in_step, plainloader, asynchandle, cut_handle),
         *(forkexit, forked_to_the_end, cleandir, cleandir_loudly, cleandir_once, openw),
     )
 }

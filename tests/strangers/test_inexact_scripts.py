@@ -86,6 +86,12 @@ def test_what_is_exact_is_not_named(kind, tmp_path, shared):
     assert (code, findings(events)) == (0, [])
 
 
+def test_what_a_step_that_was_cut_off_leaves_behind_is_not_named(tmp_path, shared):
+    code, events = run("cut_handle", tmp_path, shared, "--marker", str(tmp_path / "victim"), spare_trainers=1)
+    assert len([event for event in events if event["what"] == "fault"]) == 1
+    assert (code, findings(events)) == (0, [])
+
+
 def test_job_stops_before_its_next_step_if_told_to(tmp_path, shared):
     code, events = run("zip1", tmp_path, shared, on_inexact="stop")
     assert code == 1
