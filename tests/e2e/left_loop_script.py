@@ -5,6 +5,7 @@
     exit         the same, and the script ends in sys.exit(0)
     evaluation   after an evaluation between two steps that says it is enough; it draws random numbers
     held         by a break, with the loop's iterator kept in a variable
+    alone        by a break of rank 0 only, in its first process: the other one waits for it in the next step
     garbage      by a break after it, also in a dry step, as a script does that believes a dry step's loss
 
 Step 50 + n of a scene is in the evaluation after step n, step 100 + rank after the loop.
@@ -60,12 +61,15 @@ def main() -> None:
                     break
             if args.way in ("break", "exit", "held") and step.number == ENOUGH:
                 break
+            if args.way == "alone" and (pool.rank, step.number) == (0, ENOUGH) and deadpool.first_start:
+                break
             if args.way == "garbage" and (step.dry or step.number == ENOUGH):
                 break
         (args.out / f"saved-by-{os.getpid()}").touch()
         act(100 + pool.rank)
         print(json.dumps({"digest": job.digest()}), file=file)
-    dist.destroy_process_group()
+    if args.way != "alone":  # whoever is still in the loop would see that
+        dist.destroy_process_group()
     if args.way == "exit":
         sys.exit(0)
 

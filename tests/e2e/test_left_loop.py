@@ -17,7 +17,7 @@ from deadpool.control.fork_client import SharedForkServer
 from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("left_loop_script.py")
-LAST = 4
+LAST, STEPS = 4, 8
 AFTER_LOOP, IN_EVALUATION = 100, 50  # see left_loop_script.py
 
 
@@ -99,3 +99,12 @@ def test_rehearsal_that_leaves_its_loop_does_nothing_after_it(make_stage):
     stage.trial.run(during)
     assert "left its loop in dry step 0" in stage.events("trainer_lost")[0]["reason"]
     assert len(list(stage.trial.out.glob("saved-by-*"))) == 2, "one for each rank"
+
+
+def test_rank_that_leaves_alone_is_found_to_be_waited_for(make_stage):
+    """Its script is over, so it pauses no more, and the other rank waits for a collective that never comes."""
+    stage = make_stage("alone", "", spares=0, hang_timeout_s=5.0)
+    results = stage.trial.run()
+    (fault,) = stage.events("fault")
+    assert fault["ranks"] == []
+    assert [set(results.losses[rank]) for rank in range(2)] == [set(range(STEPS))] * 2

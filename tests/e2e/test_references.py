@@ -23,7 +23,7 @@ def test_forked_ranks_and_torchrun_agree(tmp_path):
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=90,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout.decode()
     forked = run_unprotected("fsdp2", 2, tmp_path / "forked")

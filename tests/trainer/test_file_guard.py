@@ -58,7 +58,7 @@ def begin(tmp_path, monkeypatch) -> Iterator[Prepare]:
     def begin(role: Seat | Rehearse) -> Reports:
         reports = Reports()
         first_start.set_environment_for(role)
-        guards.append(FileGuard(SimpleNamespace(role=role, findings=reports)))  # type: ignore[arg-type]
+        guards.append(FileGuard(SimpleNamespace(role=role, playing=role, findings=reports)))  # type: ignore[arg-type]
         guards[-1].begin(["train.py"])
         reports.end = guards[-1].end  # type: ignore[attr-defined]
         return reports

@@ -170,7 +170,10 @@ class Job:
 
     def leave(self) -> None:
         """The script has ended without an error. If it left its loop early, it ends together with the other ranks."""
-        if self._is_in_loop and not self._finish_with_all_ranks():
+        if not self._is_in_loop:
+            return
+        self._report_pause(None)  # it only waits for the others from here on: if they wait for it, that is a hang
+        if not self._finish_with_all_ranks():
             recovery.restart(self, "a fault came before every rank had ended its script")
 
     def fail(self) -> None:

@@ -45,8 +45,8 @@ def _flat_bucket(draft: Draft) -> None:
         bucket = _flatten_dense_tensors(gradients)
         dist.all_reduce(bucket)
         bucket /= world_size
-        for gradient, averaged in zip(gradients, _unflatten_dense_tensors(bucket, gradients)):
-            gradient.copy_(averaged)
+        for gradient, mean in zip(gradients, _unflatten_dense_tensors(bucket, gradients)):
+            gradient.copy_(mean)
         """)
     )
 

@@ -110,6 +110,7 @@ def _muon(draft: Draft) -> None:
 def _by_itself(draft: Draft) -> None:
     """No optimizer of torch: only the script knows when parameters change."""
     draft.traits.add("no_optimizer")
+    draft.claims.pop("optimizer", None)  # nobody would take it for a replica
     draft.helper("""
         class Momentum:
             \"\"\"Parameters and momentum, moved by hand.\"\"\"
