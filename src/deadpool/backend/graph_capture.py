@@ -58,9 +58,9 @@ class GraphCapture:
 
 def _collectives_so_far() -> dict[str, int]:
     """By the name of each group that communicates over NCCL; the groups of a rehearsal do not."""
-    backends = [(group.name, group.backend(group.nccl)) for group in world.joined_groups() if group.nccl is not None]
-    return {
-        name: int(backend._get_sequence_number_for_group())
-        for name, backend in backends
-        if isinstance(backend, tuple(torch_versions.nccl_classes()))
-    }
+    counts = {}
+    for group in world.joined_groups():
+        backend = group.backend(group.nccl) if group.nccl is not None else None
+        if isinstance(backend, tuple(torch_versions.nccl_classes())):
+            counts[group.name] = int(backend._get_sequence_number_for_group())  # type: ignore[attr-defined]
+    return counts
