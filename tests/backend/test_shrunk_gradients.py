@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.backend.groups import Groups
 from deadpool.errors import ConfigError
+from deadpool.trainer.adapters.fsdp2 import param_groups
 from deadpool.trainer.gradient_sync import GradientSync
 
 pytestmark = pytest.mark.e2e
@@ -212,8 +213,12 @@ def _set_behind_its_back(model: nn.Module) -> None:
 def _flags(model: nn.Module) -> list[bool]:
     if isinstance(model, DistributedDataParallel):
         return [bool(model.require_backward_grad_sync)]
-    groups = (each._get_fsdp_state()._fsdp_param_groups for each in model.modules() if isinstance(each, FSDPModule))
-    return [each.reduce_grads and each.all_reduce_grads for found in groups for each in found]
+    return [each.reduce_grads and each.all_reduce_grads for each in _param_groups(model)]
+
+
+def _param_groups(model: nn.Module) -> list[Any]:
+    states = [each._get_fsdp_state() for each in model.modules() if isinstance(each, FSDPModule)]
+    return [group for state in states for group in param_groups(state)]
 
 
 def in_detached_groups(function: Any, rank: int, port: int) -> Any:
@@ -239,8 +244,7 @@ def sums(rank: int, port: int) -> list[list[bool]]:
     sync, found = GradientSync([model], rank), []
     for shrunk in (False, True, True, False):
         sync.count_all_ranks(shrunk)
-        groups = [each._get_fsdp_state()._fsdp_param_groups for each in model.modules() if isinstance(each, FSDPModule)]
-        found.append([each.force_sum_reduction_for_comms for group in groups for each in group])
+        found.append([each.force_sum_reduction_for_comms for each in _param_groups(model)])
     return found
 
 

@@ -17,8 +17,8 @@ from torchrun import torchrun
 from deadpool.config import JobConfig
 
 SCRIPT = Path(__file__).with_name("state_script.py")
-ONLY_OURS = ("DEADPOOL_", "E2E_", "PYTEST_")
-"""What the agent tells its trainers, and this test its script."""
+ONLY_OURS = ("DEADPOOL_", "E2E_", "PYTEST_", "CUDA_DEVICE_MAX_COPY_CONNECTIONS")
+"""What the agent tells its trainers, this test its script, and a trainer CUDA, if its torch was built with that."""
 ONLY_TORCHRUNS = {
     "TORCHELASTIC_USE_AGENT_STORE",  # torchrun serves a store at MASTER_PORT; here nobody does
     "TORCHELASTIC_SIGNALS_TO_HANDLE",  # that torchrun itself handles
