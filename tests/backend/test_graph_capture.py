@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from deadpool.backend import graph_capture, torch_versions, world
-from deadpool.errors import GroupError
+from deadpool.errors import Inexact
 
 
 class _Backend:
@@ -26,6 +26,9 @@ class _Graph:
 
     def capture_end(self) -> None:
         pass
+
+    def reset(self) -> None:
+        self.was_reset = True
 
 
 @pytest.fixture
@@ -54,8 +57,9 @@ def test_graph_with_a_collective_is_refused_in_words(backend):
     graph = _Graph()
     graph.capture_begin()
     backend.collectives += 1
-    with pytest.raises(GroupError, match=r"holds collectives of group 'default'.*Leave collectives outside"):
+    with pytest.raises(Inexact, match=r"holds collectives of group 'default'.*Leave collectives outside"):
         graph.capture_end()
+    assert graph.was_reset
 
 
 def test_group_of_a_rehearsal_counts_nothing(backend, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -133,8 +134,9 @@ def test_what_a_rehearsal_has_made_it_may_remove(begin, tmp_path):
     assert reports.kinds == [] and Path("empty").read_text() == "something"
 
 
-def test_log_of_a_rehearsal_is_appended_to_once_it_is_live(begin):
-    reports = begin(REHEARSE)
+@pytest.mark.parametrize("role", [REHEARSE, seat(LATER, VERSION)], ids=["rehearsal", "newcomer"])
+def test_log_of_who_joins_is_appended_to_once_it_is_live(begin, role):
+    reports = begin(role)
     log = Path("log").open("w", buffering=1)  # noqa: SIM115
     log.write("of the rehearsal\n")
     Path("train.py").write_text("config")
@@ -163,6 +165,40 @@ def test_processes_that_a_rehearsal_forks_are_refused_too_and_no_longer_than_it_
     assert not removes("log")
     reports.end()
     assert removes("log")
+
+
+@pytest.mark.parametrize("role", [seat(LATER), seat(resume=VERSION)], ids=["from the first line again", "earlier run"])
+def test_who_begins_again_writes_its_files_again(begin, role):
+    """What was half written when the attempt before failed must not stay."""
+    begin(role)
+    Path("log").write_text("new\n")
+    assert Path("log").read_text() == "new\n"
+
+
+def test_open_that_somebody_has_kept_works_after_the_files_were_handed_over(begin):
+    reports = begin(REHEARSE)
+    handler, kept = logging.FileHandler("late", mode="w", delay=True), open
+    reports.end()
+    handler.handle(logging.makeLogRecord({"msg": "first"}))
+    handler.close()
+    with kept("log", "w") as file:
+        file.write("new\n")
+    assert (Path("late").read_text(), Path("log").read_text()) == ("first\n", "new\n")
+
+
+def test_process_that_a_newcomer_forks_writes_its_files_once_that_is_live(begin):
+    reports = begin(seat(LATER, VERSION))
+    (read, write), child = os.pipe(), os.fork()
+    if child == 0:
+        os.read(read, 1)
+        Path("log").write_text("of the child\n")
+        os._exit(0)
+    reports.end()
+    os.write(write, b"!")
+    os.waitpid(child, 0)
+    os.close(read)
+    os.close(write)
+    assert Path("log").read_text() == "of the child\n"
 
 
 def test_folders_of_the_job(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deadpool.backend import torch_versions, world
-from deadpool.errors import GroupError
+from deadpool.errors import Inexact
 
 _GRAPH: Any = torch.cuda.CUDAGraph
 _BEGIN, _END = "capture_begin", "capture_end"
@@ -36,7 +36,7 @@ class GraphCapture:
 
         def capture_end(graph: Any) -> None:
             end(graph)
-            self._refuse_collectives()
+            self._refuse_collectives(graph)
 
         setattr(_GRAPH, _BEGIN, capture_begin)
         setattr(_GRAPH, _END, capture_end)
@@ -46,10 +46,11 @@ class GraphCapture:
             setattr(_GRAPH, name, method)
         self._originals = {}
 
-    def _refuse_collectives(self) -> None:
+    def _refuse_collectives(self, graph: Any) -> None:
         held = [name for name, count in _collectives_so_far().items() if count > self._before.get(name, 0)]
         if held:
-            raise GroupError(
+            graph.reset()  # nobody replays it by mistake
+            raise Inexact(
                 f"this CUDA graph holds collectives of group {', '.join(map(repr, held))}, and after a fault it would "
                 "replay communicators that are gone. Leave collectives outside of the graph (capture forward and "
                 "backward of the module below DDP or FSDP, reduce behind it), or run without CUDA graphs"

@@ -46,6 +46,6 @@ def _line(verdict: dict[str, Any]) -> str:
     place = "inside of" if verdict["inside"] else "at"
     where = f"rank {verdict['replaced']} was replaced {place} step {verdict['step']}"
     if verdict["exact"]:
-        again = "stood where it begins" if verdict["inside"] else "computed the same"
-        return f"exact: {where}, and {verdict['ranks']} ranks {again} again"
+        again = "were back where it begins" if verdict["inside"] else "computed the same again"
+        return f"exact: {where}, and {verdict['ranks']} ranks {again}"
     return f"NOT EXACT: {where}, and {verdict['part']} of rank {verdict['rank']} differs ({verdict['rule']})"

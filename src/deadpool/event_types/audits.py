@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from deadpool.event_types.event_type import EventType
 
+_INSIDE = {"inside": "whether ranks were cut off inside of the step after that version, and went back to it"}
+
 EVENTS = (
     EventType(
         name="audit_ordered",
         meaning="A recovery will be played: after this step one rank ends on purpose, another process takes it, and "
         "all ranks compute the last steps again.",
         action="Nothing; `--no-rehearse-recovery` leaves it out.",
-        fields={"rank": "the rank that ends", "step": "the version whose digests are compared"},
+        fields={"rank": "the rank that ends", "step": "the version whose digests are compared", **_INSIDE},
     ),
     EventType(
         name="audit_ends_rank",
@@ -21,14 +23,19 @@ EVENTS = (
     ),
     EventType(
         name="audit_passed",
-        meaning="After the recovery that was played, every rank computed bit for bit what it had computed before.",
+        meaning="After the recovery that was played, every rank had bit for bit the state that it had had before.",
         action="Nothing.",
-        fields={"rank": "the rank that was replaced", "step": "the version", "ranks": "how many ranks were compared"},
-        console="audit passed: a recovery of rank {rank} was played, and all {ranks} ranks computed the same again",
+        fields={
+            "rank": "the rank that was replaced",
+            "step": "the version",
+            "ranks": "how many ranks were compared",
+            **_INSIDE,
+        },
+        console="audit passed: a recovery of rank {rank} was played, and all {ranks} ranks have the same state again",
     ),
     EventType(
         name="audit_differs",
-        meaning="After the recovery that was played, a rank computed something else than before: the script is not "
+        meaning="After the recovery that was played, the state of a rank is another one than before: the script is not "
         "exact, and goes on as after a real fault.",
         action="Look the rule up in docs/exactness.md, mend the script and begin again; `--on-inexact stop` ends such "
         "a job.",
@@ -39,6 +46,7 @@ EVENTS = (
             "rule": "the rule of docs/exactness.md that this points to",
             "ranks": "all ranks that differ",
             "replaced": "the rank that was replaced",
+            **_INSIDE,
         },
         console="NOT EXACT: after a recovery that was played, {part} of rank {rank} differs at version {step} ({rule}, "
         "see docs/exactness.md)",

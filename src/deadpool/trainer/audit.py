@@ -75,20 +75,24 @@ class AuditedRank:
     # --- the end of the rank -----------------------------------------------------------------------------------------
 
     def before_update(self) -> None:
-        """Inside of the step that is audited, ranks stop here, or at its end if it has no optimizer."""
+        """Inside of the step that is audited, ranks stop here, or at its end if it has no optimizer. The copy of the
+        version that they still stand at is awaited, whatever it costs."""
         if not self._stops_here:
             return
         self._stops_here = False
-        session = self._job.session
-        session.wait(
-            lambda: session.core.is_aborted or session.audit is None or self._is_to_end or None, timeout_s=_COMMIT_S
-        )
+        session, order = self._job.session, self._job.session.audit
+        self._job.capturer.finish()
+        session.wait(lambda: session.core.is_aborted or self._is_over or self._is_to_end or None, timeout_s=_COMMIT_S)
         if self._is_to_end:
             self._end_here()
+        elif order is not None and not session.core.is_aborted and not self._is_over:
+            self._tell(order, ())
 
     def enter_step(self) -> None:
-        self._ends_in_step = self._is_to_end
-        self._waits_for_fence = self._ends_in_this_generation and not self._ends_in_step
+        order = self._job.session.audit
+        ends_later = self._ends_in_this_generation and order is not None and not order.inside
+        self._ends_in_step = ends_later and self._is_to_end
+        self._waits_for_fence = ends_later and not self._ends_in_step
         if self._ends_in_step:
             self._hooks = [each.register_step_post_hook(self._end_here) for each in self._job.state.optimizers]
 
@@ -105,6 +109,12 @@ class AuditedRank:
             self._end_here()
         elif self._waits_for_fence:
             self._job.session.await_halt(_FENCE_S)
+
+    @property
+    def _is_over(self) -> bool:
+        """The audit that this rank has answered; another one may have been ordered since."""
+        order = self._job.session.audit
+        return order is None or (order.generation, order.number) != self._answered
 
     @property
     def _ends_in_this_generation(self) -> bool:

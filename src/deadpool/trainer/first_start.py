@@ -15,15 +15,18 @@ _REQUEUED_VARIABLE = "SLURM_RESTART_COUNT"  # how often Slurm has requeued this 
 _was_asked = False
 
 
-def begins_job(role: Seat | Rehearse | None) -> bool:
-    """Whether a process with this role begins the job, and does not join a running one."""
-    return isinstance(role, Seat) and role.resume is None and role.generation.is_founding
-
-
 def set_environment_for(role: Seat | Rehearse | None) -> None:
     """Called before the first line of the script."""
+    begins = isinstance(role, Seat) and role.resume is None and role.generation.is_founding
     requeued = os.environ.get(_REQUEUED_VARIABLE, "0") != "0"
-    os.environ[FIRST_START_VARIABLE] = str(int(begins_job(role) and not requeued))
+    os.environ[FIRST_START_VARIABLE] = str(int(begins and not requeued))
+
+
+def joins_job(role: Seat | Rehearse | None) -> bool:
+    """Whether a process with this role joins a job that has done something. One that begins from the first line again,
+    or from a checkpoint of an earlier run, does not."""
+    is_newcomer = isinstance(role, Seat) and role.resume is not None and not role.generation.is_founding
+    return isinstance(role, Rehearse) or is_newcomer
 
 
 def is_first() -> bool:

@@ -459,8 +459,8 @@ class Job:
 
     def _before_update(self) -> None:
         """The optimizer is about to change the state: the copy is decided now, and garbage gradients are kept out."""
-        self.capturer.settle()
         self._audit.before_update()
+        self.capturer.settle()
         self.state.before_update()
         with self.session.changed:
             if self.session.core.is_aborted:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from deadpool.errors import GroupError
+from deadpool.errors import GroupError, Inexact
 from deadpool.notes import note
 from deadpool.trainer.control_flow import CODE_RESTART
 
@@ -46,6 +46,8 @@ def await_fence_if_peer_lost(job: Job) -> None:
 
 def _may_be_a_peers_doing(job: Job, error: Exception) -> bool:
     groups = job.session.groups
+    if isinstance(error, Inexact):
+        return False
     if groups.has_lost_a_peer() or isinstance(error, (GroupError, dist.DistError)):  # also errors of the store
         return True
     return not groups.shows_losses and not isinstance(error, StopIteration)  # no collective raises StopIteration

@@ -163,9 +163,7 @@ class ScriptTrial:
             self._judge_end(result, run, name)
         else:
             self._judge_records(result, run, name, expected)
-        if (hangs := run.hangs()) and self._is_excused(run):
-            result.excuse("named first")  # its ranks may disagree on how many steps there are, once some were redone
-        elif hangs:
+        if hangs := run.hangs():
             result.blame("hung", *(f"{name}: {hang}" for hang in hangs))
         if self.script.kind and result.is_good and result.result != "refused" and (failures := run.own_failures()):
             result.blame("died", *(f"{name}: {failure}" for failure in failures))

@@ -14,6 +14,7 @@ is lost with the coordinator: ranks then capture again by themselves, after some
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
@@ -146,9 +147,11 @@ class RecoveryAudit:
         if not settled or job.commits.permit.watermark is None or not self._is_rehearsed(place.position):
             return
         number, rank = max(steps.values()) + self._margin, job.layout.ranks_at(place.position)[0]
+        if place.inside:
+            number = next(each for each in itertools.count(number) if job.commits.timetable.captures(each))
         order = Audit(generation=job.generation, number=number, rank=rank, inside=place.inside)
         self._drill = _Drill(place, order)
-        job.out.emit("audit_ordered", rank=rank, step=number)
+        job.out.emit("audit_ordered", rank=rank, step=number, inside=place.inside)
         job.out.send_each(job.members, self._drill.order)
 
     def _steps(self) -> dict[int, int]:
@@ -200,6 +203,8 @@ class RecoveryAudit:
         if drill is None or digested.number != drill.order.number:
             return
         if digested.generation != drill.order.generation:
+            if not drill.ended:
+                return  # a fault came first, and puts the audit off
             drill.again[digested.rank] = digested.parts
             if len(drill.again) == self._job.layout.world_size:
                 self._conclude(drill)
@@ -209,12 +214,19 @@ class RecoveryAudit:
         elif not drill.ended:
             self._try_again()
 
+    def on_missed(self, number: int) -> None:
+        """A rank has no copy of this version, so nobody can go back to it."""
+        drill = self._drill
+        if drill is not None and drill.place.inside and drill.order.number == number and not drill.ended:
+            self._try_again()
+
     def _try_again(self) -> None:
         """The order came too late for a rank, or the version was not committed while ranks stood in its step."""
         self._margin *= 4
         if self._margin > _WIDEST_MARGIN:
             self._places.clear()
-            self._job.out.emit("audit_given_up", reason="steps are too short: ranks were past each step that was named")
+            reason = "steps are too short: ranks were past each step that was named, or had no copy of its version"
+            self._job.out.emit("audit_given_up", reason=reason)
         self._finish()
 
     def _conclude(self, drill: _Drill) -> None:
@@ -222,7 +234,7 @@ class RecoveryAudit:
         found = {rank: _first_difference(drill.first[rank], drill.again[rank]) for rank in compared}
         differ = {rank: part for rank, part in found.items() if part is not None}
         done = drill.place.position
-        self._places = [place for place in self._places if place != drill.place]
+        self._places, self._margin = [place for place in self._places if place != drill.place], _MARGIN
         for member in job.members.values():
             member.reserved_position = None if member.reserved_position == done else member.reserved_position
         self._finish()
@@ -239,14 +251,22 @@ class RecoveryAudit:
         }
         self.verdicts.append(facts)
         if not differ:
-            job.out.emit("audit_passed", rank=drill.order.rank, step=number, ranks=len(compared))
+            inside = drill.place.inside
+            job.out.emit("audit_passed", rank=drill.order.rank, step=number, ranks=len(compared), inside=inside)
             return
         rank, part = next(iter(differ.items()))
         what = f"{part.kind} {part.name}".rstrip()
         rule, replaced = _NOT_PUT_BACK if drill.place.inside else _RULES[part.kind], drill.order.rank
         facts |= {"rank": rank, "part": what, "rule": rule}
         job.out.emit(
-            "audit_differs", rank=rank, step=number, part=what, rule=rule, ranks=list(differ), replaced=replaced
+            "audit_differs",
+            rank=rank,
+            step=number,
+            part=what,
+            rule=rule,
+            ranks=list(differ),
+            replaced=replaced,
+            inside=drill.place.inside,
         )
         if job.settings.on_inexact == "stop":
             self._ending.end(f"in a recovery that was played, {what} of rank {rank} differs: {_ADVICE}", failed=True)

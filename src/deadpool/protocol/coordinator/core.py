@@ -245,6 +245,7 @@ class Coordinator:
             case Missed(rank=rank, number=number, reason=reason):
                 self.drains.on_missed(rank, number)
                 self.commits.on_missed(rank, number, reason)
+                self.audit.on_missed(number)
                 self._monitor.interval_chooser.on_missed(message)
             case Encoded(ranks=ranks, version=version):
                 self._ending.end_if(self.commits.on_encoded(ranks, node, version))

@@ -4,7 +4,7 @@
     newcomer, restart   what it removes, replaces or truncates is named
     rehearsal           all of that is refused with a PermissionError: a rehearsal never destroys a user's file
 
-Files that either of the last two opens to overwrite are named, kept and opened elsewhere (kept_files.py).
+Files that a rehearsal or a newcomer opens to overwrite are named, kept and opened elsewhere (kept_files.py).
 
 Python tells of such calls by audit events, whichever module makes them. A hook cannot be removed; where nothing is
 watched it returns at once. Calls of C and C++ code (torch.save writes its files in C++) are not seen.
@@ -49,7 +49,7 @@ class FileGuard:
         self._folders = JobFolders(command)
         self._active[0] = 1
         sys.addaudithook(self._on_event)
-        if not first_start.begins_job(self._session.playing):
+        if first_start.joins_job(self._session.playing):
             self._kept.install()
 
     def end(self) -> None:
@@ -84,7 +84,7 @@ class FileGuard:
 
     def _overwrites(self, path: str) -> bool:
         """Whether a file that the script opens to overwrite is to be kept. It is named then."""
-        if self._is_own(path) or not self._is_to_keep(OVERWRITE, path):
+        if not self._active[0] or self._is_own(path) or not self._is_to_keep(OVERWRITE, path):
             return False
         who = "A rehearsal" if self._rehearses else "A process that takes a rank"
         self._report(OVERWRITE, f"{who} was kept from overwriting {path}, which the job has.")

@@ -29,19 +29,20 @@ class _OpenedElsewhere:
 class KeptFiles:
     def __init__(self, is_to_keep: Callable[[str], bool]) -> None:
         self._is_to_keep = is_to_keep
-        self._original: Any = None
+        self._original: Any = builtins.open
+        self._is_installed = False
         self._elsewhere: list[_OpenedElsewhere] = []
 
     def install(self) -> None:
-        self._original = builtins.open
+        self._original, self._is_installed = builtins.open, True
         builtins.open = io.open = self._open  # type: ignore[assignment]
 
     def hand_over(self) -> None:
         """From here on the process is the live rank, and writes into the files themselves."""
-        if self._original is None:
+        if not self._is_installed:
             return
         builtins.open = io.open = self._original
-        self._original = None
+        self._is_installed = False
         for each in self._elsewhere:
             file = each.file()
             if file is not None and not file.closed:
@@ -49,7 +50,9 @@ class KeptFiles:
         self._elsewhere.clear()
 
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        path = absolute(file) if "w" in mode and isinstance(file, (str, bytes, os.PathLike)) else None
+        """Libraries may keep it (logging's handlers do), and call it long after the files were handed over."""
+        overwrites = self._is_installed and "w" in mode and isinstance(file, (str, bytes, os.PathLike))
+        path = absolute(file) if overwrites else None
         if path is None or not self._is_to_keep(path):
             return self._original(file, mode, *args, **kwargs)
         descriptor, name = tempfile.mkstemp(prefix="deadpool-kept-")
