@@ -105,6 +105,7 @@ def test_it_can_be_asked_for_again(make_stage, tmp_path):
     stop = tmp_path / "stop"
     stage = make_stage(SCENE, [*workload("ddp"), *LONG, "--stop", str(stop)], nodes=3, rehearse_recovery=False)
     said: list[str] = []
+    codes: list[int] = []
 
     def during(_: object) -> None:
         stage.await_gate(GATE)
@@ -114,9 +115,11 @@ def test_it_can_be_asked_for_again(make_stage, tmp_path):
         asked = subprocess.Popen([*command, stage.trial.job.run_dir.path], text=True, stdout=subprocess.PIPE)
         open_when_audited(stage)
         said.append(asked.communicate(timeout=LIMIT_S)[0])
+        codes.append(asked.returncode)
         stop.write_text(str(stage.status()["step"] + 300))
 
     stage.trial.run(during)
+    assert codes == [0]
     verdicts = json.loads(said[0])
     assert [tuple(verdict[name] for name in ("exact", "replaced", "ranks", "inside")) for verdict in verdicts] == [
         (True, 0, 3, False),
