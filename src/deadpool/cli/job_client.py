@@ -16,18 +16,11 @@ RUNS = Path("deadpool-runs")
 def find_run_dir(given: Path | None) -> RunDir:
     """The folder that was given, or the newest one in ./deadpool-runs."""
     if given is not None:
-        return _checked(given)
+        if not given.is_dir():
+            state = "is a file" if given.exists() else "is not there"
+            raise ConfigError(f"run_dir={given} {state}: give the run folder of a job, as `deadpool run` named it")
+        return RunDir(given)
     runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())
     if not runs:
         raise ConfigError(f"no job was found in ./{RUNS}: give the run folder of the job with --run-dir")
     return RunDir(runs[-1])
-
-
-def _checked(folder: Path) -> RunDir:
-    if not folder.is_dir():
-        state = "is a file" if folder.exists() else "is not there"
-        raise ConfigError(f"run_dir={folder} {state}: give the run folder of a job, as `deadpool run` named it")
-    found = RunDir(folder)
-    if not (folder / "job.json").exists() and not found.events.exists():
-        raise ConfigError(f"run_dir={folder} is no run folder of a job: it has neither job.json nor events.jsonl")
-    return found

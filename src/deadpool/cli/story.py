@@ -19,10 +19,14 @@ def story(
 ) -> None:
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
     from deadpool.cli.job_client import find_run_dir
+    from deadpool.errors import ConfigError
     from deadpool.events import read_events
     from deadpool.story import recoveries
 
-    found = [r for r in recoveries(read_events(find_run_dir(run_dir).events)) if cause in (None, r.cause)]
+    folder = find_run_dir(run_dir)
+    if not folder.events.exists():
+        raise ConfigError(f"run_dir={folder.path} has no events.jsonl: give the run folder of a job")
+    found = [r for r in recoveries(read_events(folder.events)) if cause in (None, r.cause)]
     if json:
         print(json_format.dumps([_as_json(recovery) for recovery in found], indent=2))
     elif not found:
