@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
+from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
@@ -18,6 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).with_name("memory_script.py")
 RANKS = 3
+CHANGED = 4  # the first version behind the step in which scripts exchange something (memory_script.py)
 _LIMIT_S = 300.0
 _QUICK = {("flatopt", "mid"), ("emaswap", "post"), ("numpywrite", "mid"), ("headreset", "mid")}
 _EXACT = (
@@ -55,7 +58,7 @@ def test_the_boundary_comes_back(case, moment, tmp_path, shared):
 )
 def test_parameters_that_a_newcomer_cannot_have_are_named(case, named, tmp_path, shared):
     """Before the fault by an event, and at the fault by the error; no survivor is hurt."""
-    code, console, events = _run_with_a_fault(case, "mid", tmp_path, shared)
+    code, console, events = _run_with_a_fault(case, "mid", tmp_path, shared, committed=CHANGED)
     assert code != 0 and (tmp_path / "victim").exists()
     assert named in str(_before_the_fault("inexact_script", events)), events
     assert named in console and "SIGABRT" not in console + str(events), console
@@ -72,8 +75,18 @@ def _before_the_fault(what: str, events: list[dict[str, Any]]) -> list[dict[str,
     return [each for each in events[:fault] if each["what"] == what]
 
 
-def _run_with_a_fault(case: str, moment: str, folder: Path, shared) -> tuple[int, str, list[dict[str, Any]]]:
-    """Returns the exit code, the console and the events."""
+def _watermark(job: LocalJob) -> int:
+    try:
+        return int(ask(job.run_dir, "status")["watermark"] or 0)
+    except Exception:  # it has not begun to listen yet
+        return 0
+
+
+def _run_with_a_fault(
+    case: str, moment: str, folder: Path, shared, committed: int | None = None
+) -> tuple[int, str, list[dict[str, Any]]]:
+    """Returns the exit code, the console and the events. The fault waits until the version is committed, if one is
+    given: else a recovery may go back further."""
     arguments = [case, "--moment", moment, "--out", str(folder / "found"), "--marker", str(folder / "victim")]
     job = LocalJob(
         JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=120.0).checked(),
@@ -83,6 +96,9 @@ def _run_with_a_fault(case: str, moment: str, folder: Path, shared) -> tuple[int
         fork_server=shared.fork_server,
     )
     with running(job):
+        if committed is not None:
+            wait_until(lambda: _watermark(job) >= committed, f"version {committed}")
+        (folder / "gate").touch()
         try:
             code = job.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
