@@ -1,6 +1,6 @@
 """What the audit of exactness costs a job: the same loop with it and without it, in turn, with default settings.
 
-python benchmarks/audit_cost.py            three pairs, two nodes and a spare on this machine, two minutes
+`python benchmarks/audit_cost.py` takes three pairs, of two nodes and a spare on this machine, in two minutes.
 """
 
 from __future__ import annotations

@@ -126,10 +126,11 @@ def test_refused_after_a_step_is_no_refusal(tmp_path):
 
 def test_a_hang_that_was_found_is_a_defect_unless_it_was_foretold(tmp_path):
     found = {"what": "fault", "ranks": [], "reason": "no step for 15 s"}
-    hit = {"what": "injected"}
+    hit, loses = {"what": "injected"}, {"what": "inexact_script", "rule": "batch_before_step"}
     assert Bench(tmp_path / "silent", "nextsteps").judged(hit, FAULT, found).result == "hung"
-    assert Bench(tmp_path / "before", "nextsteps").judged(NAMED, found, hit, FAULT).result == "hung"
-    assert Bench(tmp_path / "after", "nextsteps").judged(NAMED, hit, FAULT, found).result == "exact"
+    assert Bench(tmp_path / "before", "nextsteps").judged(loses, found, hit, FAULT).result == "hung"
+    assert Bench(tmp_path / "other", "nextsteps").judged(NAMED, hit, FAULT, found).result == "hung"
+    assert Bench(tmp_path / "after", "nextsteps").judged(loses, hit, FAULT, found).result == "exact"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

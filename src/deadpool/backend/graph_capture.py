@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from deadpool.backend import torch_versions, world
+from deadpool.backend import nccl, world
 from deadpool.errors import Inexact
 
 _GRAPH: Any = torch.cuda.CUDAGraph
@@ -59,9 +59,5 @@ class GraphCapture:
 
 def _collectives_so_far() -> dict[str, int]:
     """By the name of each group that communicates over NCCL; the groups of a rehearsal do not."""
-    counts = {}
-    for group in world.joined_groups():
-        backend = group.backend(group.nccl) if group.nccl is not None else None
-        if isinstance(backend, tuple(torch_versions.nccl_classes())):
-            counts[group.name] = int(backend._get_sequence_number_for_group())  # type: ignore[attr-defined]
-    return counts
+    over_nccl = [(group, group.nccl) for group in world.joined_groups() if group.nccl is not None]
+    return {group.name: nccl.collectives_so_far(group.backend(name)) or 0 for group, name in over_nccl}

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deadpool.backend import torch_versions
 from deadpool.backend.torch_versions import NCCL2_WANTED, ProcessGroupNCCL, ProcessGroupNCCL2, groups_ask_backends
 from deadpool.errors import ConfigError
 
@@ -135,6 +136,12 @@ def connects_at_first_use(backend: Any) -> bool:
 def was_used(backend: Any) -> bool:
     """Whether a collective was enqueued. All members get the same answer, because they enqueue the same collectives."""
     return connects_at_first_use(backend) and backend._get_sequence_number_for_group() > 0
+
+
+def collectives_so_far(backend: Any) -> int | None:
+    """How many were enqueued; None for a backend that is none of NCCL's, as in a rehearsal."""
+    is_nccl = isinstance(backend, tuple(torch_versions.nccl_classes()))
+    return int(backend._get_sequence_number_for_group()) if is_nccl else None
 
 
 def connect(backends: Sequence[Any], device: int) -> None:

@@ -32,6 +32,7 @@ Ask = Callable[..., dict[str, Any]]  # takes a run folder, the name of a request
 
 _POLL_S = 0.05
 _STATUS_S = 0.2
+_LOSES_BATCHES = {"batch_before_step", "unprotected_loader"}
 _REFUSALS = ("deadpool.errors.ConfigError", "deadpool.errors.StateError")
 _TIMEOUTS = {
     "node_timeout_s": 4.0,
@@ -128,9 +129,9 @@ class ProtectedRun:
 
     def hangs(self) -> list[str]:
         """No script hangs on purpose, so a fault without a lost rank is a defect. But ranks of a script that was named
-        as inexact may disagree on how many steps there are, once they have redone some."""
+        because it loses batches may disagree on how many steps there are, once they have redone some."""
         events = self.events()
-        if self.named():
+        if _LOSES_BATCHES.intersection(self.named()):
             events = list(itertools.takewhile(lambda event: event["what"] != "injected", events))
         faults = [event for event in events if event["what"] == "fault" and not event["ranks"]]
         return [f"a fault without a loss: {event['reason']}" for event in faults]

@@ -6,10 +6,11 @@
     verdict  a script is exact if every rank's are equal; else the first part that differs is named
 
 A newcomer that lacks something and a survivor that does not come back exactly both show in this. If a person asks, a
-second one follows in which ranks stop inside of a step and go back to its beginning, which is what they tell again:
-survivors keep most of their state there, and may have written to it. Its end is a fault
-like any other, but that nobody is blamed for it. A fault that comes first puts the audit off. What is known of an audit
-is lost with the coordinator: ranks then capture again by themselves, after some steps.
+last one follows in which ranks stop inside of a step and go back to where it begins: they tell that version again,
+because a survivor may have written to the state that it keeps.
+
+The end of the rank is a fault like any other, but that nobody is blamed for it. A fault that comes first puts the audit
+off. What is known of an audit is lost with the coordinator: ranks then capture again by themselves, after some steps.
 """
 
 from __future__ import annotations
