@@ -4,7 +4,8 @@ from contextlib import closing
 
 import pytest
 
-from deadpool.events import Event, EventLog, causes, read_events, story
+from deadpool.event_log import EventLog
+from deadpool.events import Event, causes, read_events, story
 from deadpool.story import PHASES, recoveries
 
 

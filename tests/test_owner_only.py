@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from deadpool.control.run_dir import RunDir
-from deadpool.events import EventLog
+from deadpool.event_log import EventLog
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
 

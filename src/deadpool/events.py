@@ -1,4 +1,5 @@
-"""Events: what a process decided or saw, and because of which cause. A job has one log, which its coordinator writes.
+"""Events: what a process decided or saw, and because of which cause. A job has one log, which its coordinator writes
+(`event_log`).
 
 Commands, the demo and the benchmarks read these records, so that no program has to keep a second clock or search other
 logs for a time. Which events there are, and what each one means, is in `event_types`.
@@ -10,9 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
-
-from deadpool.owner_only import open_private
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,28 +38,6 @@ class Event:
             "step": self.step,
         }
         return {**head, **{k: v for k, v in body.items() if v is not None}, **self.detail}
-
-
-class EventLog:
-    """Appends records to a JSONL file. Every line is flushed, so that a killed job keeps its log."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[str] | None = None
-
-    def start(self) -> None:
-        self._file = open_private(self._path, "a")
-
-    def write(self, record: dict[str, Any]) -> None:
-        if self._file is None:
-            return
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ class Launcher:
         self.coordinators = CoordinatorProcesses(config, self.run_dir, self.spawn)  # type: ignore[arg-type]
         self.coordinators.start()
 
-    def spawn(self, command: list[str], end_signal: signal.Signals) -> Process:
+    def spawn(self, command: list[str], end_signal: signal.Signals, pass_fds: tuple[int, ...] = ()) -> Process:
         process = Process(len(self.started))
         if not self.started:
             self.becomes_leader(process)
@@ -48,12 +49,27 @@ class Launcher:
 
 
 @pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[[int], Launcher]]:
+    launched: list[Launcher] = []
+
+    def launch(standbys: int) -> Launcher:
+        launched.append(Launcher(tmp_path, standbys=standbys))
+        return launched[-1]
+
+    yield launch
+    for launcher in launched:
+        for _, process in launcher.started:
+            process.code, process.runs_for_looks = process.code or 0, 0
+        launcher.coordinators.stop()
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_processes, "_DESERTED_S", 0.0)
 
 
-def test_killed_and_started_again_at_the_same_place(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path, standbys=0)
+def test_killed_and_started_again_at_the_same_place(launch: Callable[[int], Launcher]) -> None:
+    launcher = launch(0)
     launcher.started[0][1].code = -signal.SIGKILL
     assert launcher.coordinators.poll(deserted=False) is None
     command, process = launcher.started[1]
@@ -63,26 +79,26 @@ def test_killed_and_started_again_at_the_same_place(tmp_path: Path) -> None:
     assert launcher.coordinators.poll(deserted=False) == 0
 
 
-def test_what_a_standby_ends_with_is_not_the_job_s_code(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path, standbys=1)
+def test_what_a_standby_ends_with_is_not_the_job_s_code(launch: Callable[[int], Launcher]) -> None:
+    launcher = launch(1)
     launcher.started[1][1].code = 3
     assert launcher.coordinators.poll(deserted=False) is None
 
 
-def test_several_are_at_an_end_when_no_node_is_left(tmp_path: Path, impatient: None) -> None:
+def test_several_are_at_an_end_when_no_node_is_left(launch: Callable[[int], Launcher], impatient: None) -> None:
     """Each of them wants to lead, and nobody will ever call."""
-    launcher = Launcher(tmp_path, standbys=1)
+    launcher = launch(1)
     assert launcher.coordinators.poll(deserted=False) is None
     assert launcher.coordinators.poll(deserted=True) == 1
 
 
-def test_one_that_is_alone_waits_for_nodes_to_be_added(tmp_path: Path, impatient: None) -> None:
-    launcher = Launcher(tmp_path, standbys=0)
+def test_one_that_is_alone_waits_for_nodes_to_be_added(launch: Callable[[int], Launcher], impatient: None) -> None:
+    launcher = launch(0)
     assert [launcher.coordinators.poll(deserted=True) for _ in range(3)] == [None] * 3
 
 
-def test_one_that_ends_while_it_is_looked_at_gives_the_job_its_own_code(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path, standbys=0)
+def test_one_that_ends_while_it_is_looked_at_gives_the_job_its_own_code(launch: Callable[[int], Launcher]) -> None:
+    launcher = launch(0)
     process = launcher.started[0][1]
     process.code, process.runs_for_looks = 0, 1
     codes = [launcher.coordinators.poll(deserted=False) for _ in range(2)]

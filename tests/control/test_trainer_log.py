@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
 
+from deadpool.control import trainer_log
 from deadpool.control.log_search import excerpt, holders
 from deadpool.control.trainer_log import KEPT_FAULTS, KEPT_FILES, TrainerLog
 from deadpool.errors import ConfigError
@@ -80,20 +83,50 @@ def test_files_kept_for_faults_are_bounded(tmp_path, make_log):
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) <= 3 * KEPT_FAULTS + KEPT_FILES + 1
 
 
-def test_full_disk_costs_lines_and_nothing_else(make_log):
-    log = make_log()
-    descriptor = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(descriptor, log._file.fileno())
-    os.close(descriptor)
-    log.write("lost")
-    log.fault("fault-1")
+def make_unbounded(folder: Path, clock: Clock) -> TrainerLog:
+    return TrainerLog(folder, "n1.0", file_bytes=0, clock=clock)
 
 
-def test_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path):
-    log = TrainerLog(tmp_path / "gone", "n1.0", file_bytes=10)
-    log.write("lost")
+def test_lines_wait_in_memory_while_the_disk_is_full(tmp_path):
+    clock = Clock()
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        closing(TrainerLog(disk.path, "n1.0", file_bytes=0, clock=clock)) as log,
+    ):
+        log.write("before")
+        disk.fill()
+        for number in range(1000):
+            log.write(f"line {number}")
+        log.fault("fault-1")
+        trouble = log.trouble()
+        assert trouble is not None and trouble.reason == "No space left on device" and trouble.dropped == 0
+        disk.empty()
+        log.flush()
+        assert log.trouble() is not None, "after a failure it is tried only once a second"
+        clock.now += 2.0
+        log.flush()
+        assert log.trouble() is None
+        assert text_of(disk.path).splitlines()[:-1] == ["before", *(f"line {number}" for number in range(1000))]
+
+
+def test_folder_that_is_gone_is_used_when_it_is_back(tmp_path):
+    clock = Clock()
+    log = TrainerLog(tmp_path / "gone", "n1.0", file_bytes=10, clock=clock)
+    log.write("first")
     log.fault("fault-1")
-    log.write("lost as well")
+    (tmp_path / "gone").mkdir(exist_ok=True)
+    clock.now += 2.0
+    log.write("second")
+    log.close()
+    assert text_of(tmp_path / "gone").splitlines()[0] == "first" and log.trouble() is None
+
+
+def test_memory_for_lines_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer_log, "WAITING_BYTES", 100)
+    log = TrainerLog(tmp_path / "gone", "n1.0", file_bytes=0)
+    for number in range(50):
+        log.write(f"line {number:04}")
+    assert log.trouble() == ("No such file or directory", 10, 40)
     log.close()
 
 

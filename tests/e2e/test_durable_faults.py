@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 from durable_job import DurableJob, await_some_checkpoint, manifests
+from small_disk import small_disk
 
 from deadpool.control.launcher import running
 from deadpool.errors import JobFailed
@@ -146,23 +145,13 @@ def test_store_fails(tmp_path, fork_server):
     assert "NO CHECKPOINT" in job.trial.console()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small file system")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], check=False).returncode:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.thorough
-def test_store_fills_up(tmp_path, fork_server, small_disk):
-    job = DurableJob(tmp_path / "job", fork_server, where=str(small_disk), config={"nodes": 1, "holders": 0})
-    assert "No space left" in trains_on(job)[0]["reason"]
-    assert manifests(str(small_disk)) == []
+def test_store_fills_up(tmp_path, fork_server):
+    with small_disk(tmp_path / "small") as disk:
+        where = str(disk.path)
+        job = DurableJob(tmp_path / "job", fork_server, where=where, config={"nodes": 1, "holders": 0})
+        assert "No space left" in trains_on(job)[0]["reason"]
+        assert manifests(where) == []
 
 
 @pytest.fixture

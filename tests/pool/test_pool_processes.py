@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from waiting import wait_until_async
 
+from deadpool.control.folder_lock import lock_folder
 from deadpool.control.job_rpc import pool_folder
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
-from deadpool.events import EventLog, read_events
+from deadpool.event_log import EventLog
+from deadpool.events import read_events
 from deadpool.pool import upstream as upstream_module
-from deadpool.pool.folder import lock_folder, machine_identity, read_jobs, write_jobs
+from deadpool.pool.folder import machine_identity, read_jobs, write_jobs
 from deadpool.pool.host_process import HostProcess
 from deadpool.pool.server import PoolServer
 from deadpool.pool.upstream import PoolUpstream

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_format
 import shutil
-import signal
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -55,11 +54,11 @@ def chaos(
             list_kinds()
         run_strangers(strangers, seed, only, kind, minutes, keep, json)
     _check_only(only, kind)
-    from deadpool.cli.run import CODE_INTERRUPTED, stop_on
+    from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
     from deadpool.control.temporary_folder import temporary_folder
 
     _check(faults, layout, _words(kinds))
-    stop_on(signal.SIGTERM, signal.SIGINT)
+    stop_on_interrupts()
     diagnosis = (json.parent if json is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
     shutil.rmtree(diagnosis, ignore_errors=True)  # left by an earlier run
     try:

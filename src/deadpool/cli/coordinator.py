@@ -40,6 +40,7 @@ def coordinator(
     run_dir: Annotated[Path, typer.Option(help="folder for the secret, events and logs")],
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below")] = None,
     quiet: Annotated[bool, typer.Option(help="do not print events")] = False,
+    lock: Annotated[int | None, typer.Option(hidden=True, help="the lock of the folder, which a launcher has")] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -50,10 +51,15 @@ def coordinator(
     from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
     from deadpool.control.event_loop import serve
+    from deadpool.control.folder_lock import lock_folder
     from deadpool.control.run_dir import RunDir
 
     settings = at_interface(resolve(flags, file=config))
     folder = RunDir.create(run_dir)
+    if lock is None:
+        # Coordinators of one job may share a folder, each at its own place.
+        place = f"-{settings.host}-{settings.port}" if settings.coordinators else ""
+        lock_folder(folder.path, "run_dir", name=f"lock{place}")  # ends with this process
     outcome = serve(coordinate(settings, folder, quiet=quiet, founds=founds(settings, folder)))
     raise typer.Exit(1 if outcome.failed else 0)
 
@@ -69,10 +75,12 @@ async def coordinate(
 ) -> Outcome:
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
     `stops_on`."""
+    from deadpool.control.announcement import Announcement
     from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator import CoordinatorServer
     from deadpool.control.peer_shutdown import dismiss
-    from deadpool.events import Event, EventLog
+    from deadpool.event_log import EventLog
+    from deadpool.events import Event
     from deadpool.fault_orders import parse_order
     from deadpool.hooks.event_hooks import EventHooks
     from deadpool.metrics.endpoint import Endpoint, JobCollector, check_package
@@ -108,7 +116,9 @@ async def coordinate(
     pages: list[subprocess.Popen[bytes]] = []
 
     def became_leader() -> None:
-        _announce(config, folder, address, quiet)
+        Announcement(folder, address, _told_of(config), server.log_event).make()
+        if not quiet:
+            _say_timeouts(config)
         if config.dashboard and not pages:
             pages.append(_start_dashboard(config, folder))
 
@@ -182,13 +192,10 @@ def _start_dashboard(config: JobConfig, folder: RunDir) -> subprocess.Popen[byte
     return subprocess.Popen([*command, f"--host={host}", f"--port={port}"], stdin=subprocess.DEVNULL, preexec_fn=begin)
 
 
-def _announce(config: JobConfig, folder: RunDir, address: Address, quiet: bool) -> None:
+def _say_timeouts(config: JobConfig) -> None:
     from deadpool.timeouts import table
 
-    facts = {"settings": config.told(), "versions": _versions()}
-    folder.announce(address, tls=config.tls, nodes=config.nodes, nproc_per_node=config.nproc_per_node, **facts)
-    rows = table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s)
-    for name, value, what_for in rows if not quiet else ():
+    for name, value, what_for in table(config.node_timeout_s, config.derived_timeouts, config.hang_timeout_s):
         _say(config, f"timeout: {name:12} {value:>8}  {what_for}")
 
 
@@ -197,6 +204,12 @@ def _say(config: JobConfig, text: str) -> None:
         print_record(process="coordinator", text=text)
     else:
         print_line(f"[deadpool] {text}")
+
+
+def _told_of(config: JobConfig) -> dict[str, Any]:
+    """What whoever reads about the job may know."""
+    layout = {"nodes": config.nodes, "nproc_per_node": config.nproc_per_node}
+    return {"tls": config.tls, **layout, "settings": config.told(), "versions": _versions()}
 
 
 def _versions() -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,10 +19,10 @@ def demo(
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
 ) -> None:
     """Train a small GPT on 4 nodes twice, the second time with SIGKILL to a node, and compare bit for bit."""
-    from deadpool.cli.run import CODE_INTERRUPTED, stop_on
+    from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
     from deadpool.control.temporary_folder import temporary_folder
 
-    stop_on(signal.SIGTERM, signal.SIGINT)
+    stop_on_interrupts()
     try:
         with temporary_folder("deadpool-demo-") as folder:
             comparison = _run(layout, steps, victim, folder)

@@ -35,17 +35,16 @@ def serve(
 ) -> None:
     """Run the pool. It decides which machine keeps trainers parked for which jobs. If it dies, machines and jobs go on
     with what they know; started again in the same folder, it knows its jobs, and machines come back by themselves."""
-    import signal
 
-    from deadpool.cli.run import stop_on
+    from deadpool.cli.interrupts import stop_on_interrupts
+    from deadpool.control.folder_lock import lock_folder
     from deadpool.control.run_dir import RunDir
-    from deadpool.pool.folder import lock_folder
 
     folder = RunDir.create(pool)
     lock = lock_folder(folder.path, "pool")
     if not folder.secret_file.exists():
         folder.make_secret()
-    stop_on(signal.SIGTERM, signal.SIGINT)
+    stop_on_interrupts()
     try:
         asyncio.run(_serve(folder, host, port or _last_port(folder), tls))
     except KeyboardInterrupt:
@@ -59,7 +58,7 @@ def _last_port(folder: RunDir) -> int:
 
 
 async def _serve(folder: RunDir, host: str, port: int, tls: str) -> None:
-    from deadpool.events import EventLog
+    from deadpool.event_log import EventLog
     from deadpool.pool.server import PoolServer
 
     log = EventLog(folder.events)
@@ -117,9 +116,8 @@ def join(
 ) -> None:
     """Give this machine to a pool: it keeps trainers parked for the pool's jobs, and the first job that needs it takes
     it. On SIGTERM its agents leave their jobs; a job that has the machine keeps it until it gives it back."""
-    import signal
 
-    from deadpool.cli.run import stop_on
+    from deadpool.cli.interrupts import stop_on_interrupts
     from deadpool.control.machine_facts import machine_facts
     from deadpool.owner_only import make_private_folder
 
@@ -127,7 +125,7 @@ def join(
     place = (folder or Path(f"deadpool-pool-{own}")).absolute()
     make_private_folder(place)
     memory = int(memory_gb * _GB) or int(machine_facts("127.0.0.1").get("memory_bytes") or 0)
-    stop_on(signal.SIGTERM, signal.SIGINT)
+    stop_on_interrupts()
     try:
         asyncio.run(_join(own, place, pool, at, memory, while_parked))
     except KeyboardInterrupt:
@@ -136,9 +134,9 @@ def join(
 
 async def _join(name: str, folder: Path, pool: Path, at: str | None, memory_bytes: int, command: str) -> None:
     from deadpool.cli.agent import addresses
+    from deadpool.control.folder_lock import lock_folder
     from deadpool.control.job_rpc import pool_folder
-    from deadpool.events import EventLog
-    from deadpool.pool.folder import lock_folder
+    from deadpool.event_log import EventLog
     from deadpool.pool.host_process import HostProcess
     from deadpool.pool.upstream import PoolUpstream
     from deadpool.wire.credentials import read_credentials

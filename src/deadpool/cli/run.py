@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
 from deadpool.cli.options import with_settings
 from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
 from deadpool.control.console import print_line
 from deadpool.setting import RUN
-
-CODE_INTERRUPTED = 130
 
 
 @with_settings(RUN)
@@ -47,22 +44,11 @@ def run(
     settings.check_webhooks()
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
     print_line(f"[deadpool] run folder: {folder.path}")
-    stop_on(signal.SIGTERM, signal.SIGINT)
-    with running(LocalJob(settings, folder, program, preload=tuple(preload or ()))) as job:
-        try:
+    stop_on_interrupts()
+    try:
+        with running(LocalJob(settings, folder, program, preload=tuple(preload or ()))) as job:
             code = job.wait()
-        except KeyboardInterrupt:
-            print_line("[deadpool] interrupted: ending all processes of the job")
-            code = CODE_INTERRUPTED
+    except KeyboardInterrupt:
+        print_line("[deadpool] interrupted: all processes of the job are ended")
+        code = CODE_INTERRUPTED
     raise typer.Exit(code)
-
-
-def stop_on(*sigs: signal.Signals) -> None:
-    """Turns these signals into KeyboardInterrupt, so that every `finally` cleans up. SIGINT has to be among them, since
-    a shell starts background jobs with SIGINT ignored."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    for sig in sigs:
-        signal.signal(sig, interrupt)

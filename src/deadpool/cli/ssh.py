@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.interrupts import CODE_INTERRUPTED
 from deadpool.cli.options import with_settings
 from deadpool.cli.program import MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
 from deadpool.control.console import print_line
 from deadpool.setting import RUN
 
-CODE_INTERRUPTED = 130
 _LEAST_LEASE_S = 2.0
 _FORWARDED = ("DEADPOOL_", "NCCL_", "GLOO_", "TORCH_", "UCX_", "PYTHONPATH", "OMP_NUM_THREADS")
 _KEPT_HERE = ("DEADPOOL_SECRET", "DEADPOOL_SECRET_FILE")

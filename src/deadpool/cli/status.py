@@ -80,7 +80,19 @@ def _job_size(size: dict[str, Any]) -> Iterator[str]:
         yield f"grown again after it had shrunk: {inexact}"
 
 
+def _storage(body: dict[str, Any]) -> Iterator[str]:
+    """A coordinator of an older version does not tell."""
+    for each in body.get("storage", ()):
+        where = f" of node {each['node']}" if each["node"] else ""
+        dropped = f", {each['dropped']} were dropped" if each["dropped"] else ""
+        yield (
+            f"[bold]{each['what_waits']}{where} are not written[/bold]: {each['reason']}; {each['waiting']} in "
+            f"memory{dropped}"
+        )
+
+
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
+    yield from _storage(body)
     yield from _job_size(body["size"])
     if not body["spares"]:
         then = "shrinks if it can, or waits for one" if body["size"]["may_shrink"] else "waits for one"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,10 +20,10 @@ def run_strangers(
 ) -> NoReturn:
     """Ends the command: with code 0 only if every script is exact, named first or refused as it has to be, and no
     process is left."""
-    from deadpool.cli.run import CODE_INTERRUPTED, stop_on
+    from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
 
     _check_kind(kind)
-    stop_on(signal.SIGTERM, signal.SIGINT)
+    stop_on_interrupts()
     numbers = list(range(count)) if only is None else [only]
     folder = (keep or Path.cwd() / f"strangers-{seed}").resolve()
     try:

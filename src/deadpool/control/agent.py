@@ -34,6 +34,8 @@ from deadpool.control.progress import FACT
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.ready_file import READY_STATES, ReadyFile
 from deadpool.control.rendezvous import RendezvousServer
+from deadpool.control.storage_watch import FACT as STORAGE_FACT
+from deadpool.control.storage_watch import StorageWatch
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.control.trainer_processes import TrainerProcesses
 from deadpool.events import Event
@@ -162,6 +164,7 @@ class AgentProcess:
             preload=preload,
             parked_state=settings.parked_state,
         )
+        self._storage = StorageWatch("lines of trainers' logs", self._trainers.log_trouble, self._report, node=node)
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
         loop = asyncio.get_running_loop()
         self._health = HealthWatch(
@@ -392,6 +395,7 @@ class AgentProcess:
             while self._unsent:
                 self._client.send(self._unsent.popleft())
             if isinstance(message, Heartbeat):
+                self._storage.look()
                 self._client.send(Facts(facts=self._facts()))
                 self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
 
@@ -412,6 +416,7 @@ class AgentProcess:
             "push_gbps": sent.gbps,
             "rank_figures": rank_figures(self._core, sent),
             FACT: self._metrics.step_times(),
+            STORAGE_FACT: self._storage.facts(),
             "parked_work": self._core.parked_work.facts() if self._core.parked_work.starts else None,
             **self._machine,
         }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -10,9 +13,19 @@ from typing import Any
 
 def print_line(text: str) -> None:
     """By one write, end of line included: with PYTHONUNBUFFERED, which many images set, print() makes two of it, and
-    what another process says comes between them."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    what another process says comes between them.
+
+    A terminal that was closed and a full disk cost the line, and nothing else. So nothing is left in a buffer, which
+    Python would fail to write when it exits.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        try:
+            descriptor = sys.stdout.fileno()
+        except (io.UnsupportedOperation, AttributeError):  # something in Python takes the place of the real one
+            sys.stdout.write(f"{text}\n")
+        else:
+            os.write(descriptor, f"{text}\n".encode(errors="replace"))
 
 
 def print_record(**fields: Any) -> None:

@@ -21,8 +21,11 @@ from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.peer_shutdown import DISMISS
 from deadpool.control.progress import BEATS, ProgressReport, now_and_then
 from deadpool.control.status import describe
+from deadpool.control.storage_watch import FACT as STORAGE_FACT
+from deadpool.control.storage_watch import StorageWatch
 from deadpool.errors import DeadPoolError
-from deadpool.events import Event, EventLog
+from deadpool.event_log import EventLog
+from deadpool.events import Event
 from deadpool.fault_orders import InjectionOrder
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import Scheme
@@ -47,6 +50,7 @@ from deadpool.wire.listener import AuthenticatedListener
 from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0
+LOOK_S = 1.0  # from one look at the log's disk to the next
 STALL_S = 0.1  # a timer that fires later than that means that this process did not run
 
 
@@ -108,7 +112,8 @@ class CoordinatorServer:
         self._last_fault: dict[str, Any] | None = None
         self._console = ConsoleLines()
         self._progress, self._progress_s = ProgressReport(founds=founds), BEATS * heartbeat_s
-        self._reporting: asyncio.Task[None] | None = None
+        self._storage = StorageWatch("events", log.trouble, self.log_event)
+        self._tasks: list[asyncio.Task[None]] = []  # that run as long as this process
 
     async def start(self, host: str, port: int) -> Address:
         """A coordinator that is started again needs its old port. For a moment another process may use it as the near
@@ -124,7 +129,8 @@ class CoordinatorServer:
 
     def open(self) -> None:
         """From here on this process may become the coordinator."""
-        self._reporting = asyncio.get_running_loop().create_task(now_and_then(self._log_progress, self._progress_s))
+        for call, gap_s in ((self._log_progress, self._progress_s), (self._storage.look, LOOK_S)):
+            self._tasks.append(asyncio.get_running_loop().create_task(now_and_then(call, gap_s)))
         self._feed(Tick())
 
     async def wait(self) -> Outcome:
@@ -158,7 +164,7 @@ class CoordinatorServer:
     async def close(self) -> None:
         """Every node gets the last messages before its connection is closed."""
         self._driver.stop()
-        for task in (*self._examining, *([self._reporting] if self._reporting is not None else [])):
+        for task in (*self._examining, *self._tasks):
             task.cancel()
         await self._reception.stop_listening()
         await asyncio.gather(*(self._await_disconnect(peer.link) for peer in list(self._peers.values())))
@@ -369,7 +375,9 @@ class CoordinatorServer:
         match ask.what:
             case "status":
                 status = describe(self._leadership.coordinator, self._facts())
-                return Answer(body=status | {"last_fault": self._fault_text()})
+                told = [self._storage.facts(), *(facts.get(STORAGE_FACT) for facts in self._facts().values())]
+                storage = [each for each in told if each is not None]
+                return Answer(body=status | {"last_fault": self._fault_text(), "storage": storage})
             case "kill":
                 return self._injections.order(ask.arguments)
             case "drain":

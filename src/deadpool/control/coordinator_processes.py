@@ -7,15 +7,25 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from deadpool.config import JobConfig, settings_for
+from deadpool.control.folder_lock import lock_folder
+from deadpool.control.machine_lease import MachineLease
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.setting import COORDINATOR
 
 Process = subprocess.Popen[bytes]
+
+
+class Spawn(Protocol):
+    def __call__(
+        self, command: list[str], end_signal: signal.Signals, *, pass_fds: tuple[int, ...] = ()
+    ) -> Process: ...
+
+
 _START_S = 30.0
 _STOP_S = 10.0
 _DESERTED_S = 10.0
@@ -33,10 +43,9 @@ class _CoordinatorProcess:
 class CoordinatorProcesses:
     """A coordinator that dies by a signal is started again at the same address. It takes over the job, or stands by."""
 
-    def __init__(
-        self, config: JobConfig, run_dir: RunDir, spawn: Callable[[list[str], signal.Signals], Process]
-    ) -> None:
+    def __init__(self, config: JobConfig, run_dir: RunDir, spawn: Spawn) -> None:
         self._config, self._run_dir, self._spawn = config, run_dir, spawn
+        self._lock: MachineLease | None = None
         self._processes: list[_CoordinatorProcess] = []
         self._restarts = 0
         self._deserted_at: float | None = None
@@ -47,13 +56,15 @@ class CoordinatorProcesses:
         return [each.place for each in self._processes]
 
     def start(self) -> None:
-        """When this returns, the first coordinator listens."""
+        """When this returns, the first coordinator listens. ConfigError: another job uses the run folder."""
+        self._lock = lock_folder(self._run_dir.path, "run_dir")
+        self._run_dir.make_secret()
         self._run_dir.forget()
         ports = [self._config.port] if not self._config.standby_coordinators else self._free_ports()
         places = [f"{self._config.host}:{port}" for port in ports]
         for place in places:
             command = self._command(place, places if len(places) > 1 else [], faults=place == places[0])
-            self._processes.append(_CoordinatorProcess(place, self._spawn(command, signal.SIGTERM)))
+            self._processes.append(_CoordinatorProcess(place, self._begin(command)))
         self._await(self._processes[0].process)
         self._processes[0].place = str(self._run_dir.coordinator())  # its port may have been any free one
 
@@ -76,7 +87,13 @@ class CoordinatorProcesses:
     def _start_again(self, each: _CoordinatorProcess) -> None:
         self._restarts += 1
         places = self.places if len(self._processes) > 1 else []
-        each.process = self._spawn(self._command(each.place, places, faults=False), signal.SIGTERM)
+        each.process = self._begin(self._command(each.place, places, faults=False))
+
+    def _begin(self, command: list[str]) -> Process:
+        """Coordinators have the lock of the folder too: as long as one of them lives, no other job begins there."""
+        assert self._lock is not None
+        descriptor = self._lock.descriptor
+        return self._spawn([*command, f"--lock={descriptor}"], signal.SIGTERM, pass_fds=(descriptor,))
 
     def _is_over(self, *, deserted: bool) -> bool:
         """A single coordinator ends the job itself, or waits for nodes to be added."""
@@ -96,8 +113,14 @@ class CoordinatorProcesses:
             first = self.leading()
             for process in (first, *(each.process for each in self._processes if each.process is not first)):
                 _end(process)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _is_leading(self, each: _CoordinatorProcess) -> bool:
+        """One that is alone leads even if a full disk has kept it from saying so."""
+        if len(self._processes) == 1:
+            return True
         return self._run_dir.is_known and self._run_dir.coordinator_pid() == each.process.pid
 
     def _await(self, process: Process) -> None:

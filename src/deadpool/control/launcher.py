@@ -74,7 +74,6 @@ class LocalJob:
     _oom: OomWatch = field(default_factory=OomWatch)
 
     def start(self) -> None:
-        self.run_dir.make_secret()
         if self.fork_server is None:
             self.fork_server = self._own_fork_server = SharedForkServer(self.preload)
         self.coordinators = CoordinatorProcesses(self.config, self.run_dir, self._spawn)

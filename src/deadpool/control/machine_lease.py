@@ -35,9 +35,22 @@ class MachineLease:
         except (BlockingIOError, PermissionError):
             return self._read_holder()
         self.is_held = True
+        self.sign()
+        return None
+
+    def sign(self) -> None:
+        """Writes into the file who has it."""
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, self._holder.encode(), 0)
-        return None
+
+    @property
+    def descriptor(self) -> int:
+        """A process that is given it has the lease too, and keeps it when this one has ended."""
+        return self._descriptor
+
+    def last_holder(self) -> str | None:
+        """Whoever signed last, if it has not taken its name away since."""
+        return os.pread(self._descriptor, 200, 0).decode(errors="replace").strip() or None
 
     def release(self) -> None:
         os.ftruncate(self._descriptor, 0)

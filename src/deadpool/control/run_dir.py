@@ -4,9 +4,11 @@ Only its owner can read it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +34,24 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path) -> RunDir:
-        make_private_folder(path)
+        """Raises ConfigError where there can be no folder."""
         run_dir = cls(path)
-        make_private_folder(run_dir.logs)
+        with run_dir._refusing():
+            make_private_folder(path)
+            make_private_folder(run_dir.logs)
         return run_dir
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What has to be on disk before a job begins: where it cannot be written, the job is refused."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(
+                f"run_dir={str(self.path)!r} cannot be used: {reason}. Give a folder that this user can write to, with "
+                "some room on its disk"
+            ) from None
 
     @property
     def logs(self) -> Path:
@@ -55,7 +71,7 @@ class RunDir:
 
     def make_secret(self) -> bytes:
         secret = secrets.token_hex(32)
-        with open_private(self.secret_file, "w") as file:
+        with self._refusing(), open_private(self.secret_file, "w") as file:
             file.write(secret)
         return secret.encode()
 

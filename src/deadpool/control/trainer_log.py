@@ -3,6 +3,8 @@
 Its size is bounded: a full file becomes NAME.log.1, that one NAME.log.2, and so on. Files that hold the lines around a
 fault are linked into faults/CAUSE as well, so that they stay when rotation drops them; those of the last faults are
 kept.
+
+What the disk does not take waits in memory, up to WAITING_BYTES, and is written when the disk takes it again.
 """
 
 from __future__ import annotations
@@ -10,17 +12,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+from deadpool.event_log import Trouble
 from deadpool.owner_only import make_private_folder, owner_only_opener
 
 KEPT_FILES = 4
 """Full files that stay, beside the one that is written."""
 KEPT_FAULTS = 8
 FAULTS = "faults"
+WAITING_BYTES = 1 << 20
+_RETRY_S = 1.0
 _AFTERWARDS_S = 60.0
 """A file that is begun so soon after a fault is kept with it."""
 
@@ -37,17 +43,48 @@ class TrainerLog:
         """`file_bytes` is the size at which a new file is begun; 0: never."""
         self._folder, self._name, self._file_bytes, self._clock = folder, name, file_bytes, clock
         self._path = folder / f"{name}.log"
-        self._file = self._open()
+        self._file: IO[bytes] | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = self._dropped = 0
+        self._failure, self._retry_at = "", 0.0
         self._faults: dict[str, int] = {}  # files kept, by cause
         self._fault_at: float | None = None
 
     def write(self, line: str) -> None:
-        """A disk that is full costs lines, and neither a training step nor a recovery: this never raises."""
+        """A disk that is full costs neither a training step nor a recovery: this never raises."""
         data = line.encode(errors="replace") + b"\n"
-        with contextlib.suppress(OSError):
-            if self._file_bytes and self._file.tell() and self._file.tell() + len(data) > self._file_bytes:
-                self._rotate()
-            self._file.write(data)
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        while len(self._waiting) > 1 and self._waiting_bytes > WAITING_BYTES:
+            self._waiting_bytes -= len(self._waiting.popleft())
+            self._dropped += 1
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits. After a failure it is tried once a second, however many lines come."""
+        if self._failure and self._clock() < self._retry_at:
+            return
+        try:
+            while self._waiting:
+                self._write_next()
+            self._failure = ""
+        except OSError as error:
+            self._failure, self._retry_at = error.strerror or str(error), self._clock() + _RETRY_S
+
+    def trouble(self) -> Trouble | None:
+        return Trouble(self._failure, len(self._waiting), self._dropped) if self._failure else None
+
+    def _write_next(self) -> None:
+        data = self._waiting[0]
+        file = self._file = self._file or self._open()
+        if self._file_bytes and file.tell() and file.tell() + len(data) > self._file_bytes:
+            file = self._rotate()
+        written = file.write(data)
+        self._waiting_bytes -= written
+        if written < len(data):
+            self._waiting[0] = data[written:]  # the disk is full in the middle of a line: its rest comes next
+        else:
+            self._waiting.popleft()
 
     def mark(self, cause: str, text: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -66,11 +103,16 @@ class TrainerLog:
             self._drop(old)
 
     def close(self) -> None:
-        self._file.close()
+        self._retry_at = 0.0
+        self.flush()
+        if self._file is not None:
+            self._file.close()
 
-    def _rotate(self) -> None:
+    def _rotate(self) -> IO[bytes]:
         """The line that is written next is the first of the new file: none is lost, none is split."""
+        assert self._file is not None
         self._file.close()
+        self._file = None
         for number in range(KEPT_FILES, 0, -1):
             older = self._rotated(number - 1) if number > 1 else self._path
             if older.exists():
@@ -78,13 +120,11 @@ class TrainerLog:
         self._file = self._open()
         if self._fault_at is not None and self._clock() - self._fault_at < _AFTERWARDS_S:
             self._keep(list(self._faults)[-1], self._path)
+        return self._file
 
     def _open(self) -> IO[bytes]:
-        """Unbuffered: a line is in the file when it was written. Lines for which no file can be opened are lost."""
-        try:
-            return open(self._path, "ab", buffering=0, opener=owner_only_opener)
-        except OSError:
-            return open(os.devnull, "ab", buffering=0)
+        """Unbuffered: a line is in the file when it was written."""
+        return open(self._path, "ab", buffering=0, opener=owner_only_opener)
 
     def _rotated(self, number: int) -> Path:
         return self._folder / f"{self._name}.log.{number}"
@@ -101,7 +141,7 @@ class TrainerLog:
             self._faults[cause] = number + 1
 
     def _drop(self, cause: str) -> None:
-        for number in range(self._faults.pop(cause)):
-            self._kept(cause, number).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # other trainers have files there
+        with contextlib.suppress(OSError):  # other trainers have files there, or the disk is read-only
+            for number in range(self._faults.pop(cause)):
+                self._kept(cause, number).unlink(missing_ok=True)
             (self._folder / FAULTS / cause).rmdir()

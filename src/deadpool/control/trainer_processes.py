@@ -14,8 +14,10 @@ import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from deadpool.control.disk_thread import DiskThread
 from deadpool.control.fork_client import answer, request, start_fork_server
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import journal_folder
@@ -28,6 +30,7 @@ from deadpool.environment import (
     RENDEZVOUS_VARIABLE,
     TRAINER_VARIABLE,
 )
+from deadpool.event_log import SLOW_S, Trouble
 from deadpool.protocol.topology import Address
 
 _LINE_LIMIT_BYTES = 1 << 20
@@ -58,7 +61,7 @@ class TrainerProcesses:
         preload: Sequence[str] = (),
         parked_state: str = "keep",
     ) -> None:
-        """`show` gets the name of a trainer and a line of its output, which is in its log by then.
+        """`show` gets the name of a trainer and a line of its output.
 
         `fork_server` is the socket of one that runs already; else this node starts its own, which imports `preload`.
         `on_failure` gets the reason where that fails.
@@ -66,6 +69,7 @@ class TrainerProcesses:
         self._script, self._logs, self._show, self._on_exit = script, logs, show, on_exit
         self._log_file_bytes = log_file_bytes
         self._open_logs: dict[str, TrainerLog] = {}
+        self._disk = DiskThread("deadpool-logs")
         self._variables = {
             AGENT_VARIABLE: door,
             HOST_VARIABLE: host,
@@ -83,6 +87,7 @@ class TrainerProcesses:
     def start(self, name: str) -> None:
         output, theirs = os.pipe()
         variables = {**self._variables, TRAINER_VARIABLE: name, RENDEZVOUS_VARIABLE: str(self.rendezvous)}
+        self._disk.start()
         self._open_logs[name] = TrainerLog(self._logs, name, file_bytes=self._log_file_bytes)
         loop = asyncio.get_running_loop()
         self._running[name] = _Running(loop.create_task(self._forward_output(name, output)))
@@ -95,11 +100,26 @@ class TrainerProcesses:
 
     def mark_fault(self, cause: str) -> None:
         for log in self._open_logs.values():
-            log.fault(cause)
+            self._disk.do(partial(log.fault, cause))
 
     def mark_seat(self, name: str, rank: int, cause: str) -> None:
         if name in self._open_logs:
-            self._open_logs[name].mark(cause, f"this process is rank {rank} from here on")
+            log = self._open_logs[name]
+            self._disk.do(partial(log.mark, cause, f"this process is rank {rank} from here on"))
+
+    def log_trouble(self) -> Trouble | None:
+        """Why lines of logs are not written; they are tried again with each call. None: all are written."""
+        found = []
+        for log in self._open_logs.values():
+            if (trouble := log.trouble()) is not None:
+                found.append(trouble)
+                self._disk.do(log.flush)
+        if not found and self._disk.busy_s() > SLOW_S:
+            found = [Trouble(f"a write takes longer than {SLOW_S:g} s", 0, 0)]
+        if not found:
+            return None
+        dropped = sum(each.dropped for each in found) + self._disk.left_out
+        return Trouble(found[0].reason, sum(each.waiting for each in found), dropped)
 
     def pids(self) -> dict[str, int]:
         return {name: running.pid for name, running in self._running.items() if running.pid is not None}
@@ -116,6 +136,7 @@ class TrainerProcesses:
                 await asyncio.wait_for(self._all_ended.wait(), _END_S)
         self._close_fork_server()
         await asyncio.gather(*self._closing, return_exceptions=True)
+        await asyncio.to_thread(self._disk.close)
 
     # --- the fork server ---------------------------------------------------------------------------------------------
 
@@ -189,11 +210,11 @@ class TrainerProcesses:
         try:
             while line := await reader.readline():
                 text = line.decode(errors="replace").rstrip("\n")
-                log.write(text)
+                self._disk.do(partial(log.write, text))
                 self._show(name, text)
         finally:
             transport.close()
-            self._open_logs.pop(name).close()
+            self._disk.do(self._open_logs.pop(name).close)
 
 
 async def _end_forwarding(forwarding: asyncio.Task[None]) -> None:

@@ -22,6 +22,7 @@ from deadpool.event_types import (
     recovery,
     scripts,
     sizes,
+    storage,
 )
 from deadpool.event_types.event_type import COMMON_FIELDS, EventType
 
@@ -39,6 +40,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "The training script and rehearsals": scripts.EVENTS,
     "Audits of exactness": audits.EVENTS,
     "The journal": journal.EVENTS,
+    "Disks that take nothing": storage.EVENTS,
     "Pools of spare machines": pools.EVENTS,
     "Injected faults": injections.EVENTS,
 }

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from deadpool.control.machine_lease import MachineLease
 from deadpool.errors import ConfigError
 from deadpool.owner_only import open_private
 from deadpool.protocol.messages import PoolJob
@@ -33,15 +32,6 @@ def write_jobs(path: Path, jobs: tuple[PoolJob, ...]) -> None:
     with open_private(draft, "wb") as file:
         file.write(msgspec.json.encode(jobs))
     draft.replace(path)
-
-
-def lock_folder(folder: Path, setting: str) -> MachineLease:
-    """Raises ConfigError if another process works in this folder. The lock ends with this process, or when closed."""
-    lock = MachineLease(folder / "lock", f"process {os.getpid()} of {socket.gethostname()}")
-    if (holder := lock.take()) is not None:
-        lock.close()
-        raise ConfigError(f"{setting}={str(folder)!r} cannot be used: {holder} uses it; end that, or give another one")
-    return lock
 
 
 def machine_identity(folder: Path) -> str:

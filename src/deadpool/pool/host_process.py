@@ -22,7 +22,8 @@ from deadpool.control.machine_lease import MachineLease
 from deadpool.control.parked_command import ParkedCommand
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.errors import DeadPoolError
-from deadpool.events import Event, EventLog
+from deadpool.event_log import EventLog
+from deadpool.events import Event
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.pool.folder import machine_identity, read_jobs, write_jobs
 from deadpool.pool.upstream import PoolUpstream

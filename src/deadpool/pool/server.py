@@ -11,7 +11,8 @@ import msgspec
 from deadpool.control.console import print_line
 from deadpool.control.event_text import console_line
 from deadpool.control.run_dir import RunDir
-from deadpool.events import Event, EventLog
+from deadpool.event_log import EventLog
+from deadpool.events import Event
 from deadpool.pool.folder import read_jobs, write_jobs
 from deadpool.protocol.effects import Emit
 from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob

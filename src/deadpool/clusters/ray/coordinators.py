@@ -24,7 +24,6 @@ class RayCoordinators:
         self._processes = CoordinatorProcesses(config, run_dir, self._spawn)
 
     def __enter__(self) -> RayCoordinators:
-        self._run_dir.make_secret()
         try:
             self._processes.start()
         except BaseException:
@@ -44,7 +43,9 @@ class RayCoordinators:
     def poll(self, *, deserted: bool) -> int | None:
         return self._processes.poll(deserted=deserted)
 
-    def _spawn(self, command: list[str], end_signal: signal.Signals) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, command: list[str], end_signal: signal.Signals, *, pass_fds: tuple[int, ...] = ()
+    ) -> subprocess.Popen[bytes]:
         variables = {**os.environ, SECRET_FILE_VARIABLE: str(self._run_dir.secret_file)}
         variables.pop(SECRET_VARIABLE, None)  # it would be the secret of another job
         with interrupts_held():
@@ -53,5 +54,6 @@ class RayCoordinators:
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 process_group=0,
+                pass_fds=pass_fds,
                 preexec_fn=end_with_parent(end_signal),
             )

@@ -1,0 +1,41 @@
+"""Tells people, once each, that a disk takes nothing any more and that it takes everything again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deadpool.event_log import Trouble
+from deadpool.events import Event
+
+FACT = "storage"
+"""The fact by which a node tells what its disk does not take."""
+
+
+class StorageWatch:
+    def __init__(
+        self,
+        what: str,
+        trouble: Callable[[], Trouble | None],
+        tell: Callable[[Event], None],
+        *,
+        node: str | None = None,
+    ) -> None:
+        """`what` is written there, and `trouble` says why it is not."""
+        self._what, self._trouble, self._tell, self._node = what, trouble, tell, node
+        self._is_told = False
+
+    def look(self) -> None:
+        """Now and then."""
+        trouble = self._trouble()
+        if trouble is not None and not self._is_told:
+            self._is_told = True
+            detail = {"what_waits": self._what, "reason": trouble.reason, "waiting": trouble.waiting}
+            self._tell(Event(what="storage_failed", node=self._node, detail=detail))
+        elif trouble is None and self._is_told:
+            self._is_told = False
+            self._tell(Event(what="storage_back", node=self._node, detail={"what_waits": self._what}))
+
+    def facts(self) -> dict[str, object] | None:
+        """For `deadpool status`; None: nothing waits."""
+        trouble = self._trouble()
+        return None if trouble is None else {"what_waits": self._what, "node": self._node, **trouble._asdict()}

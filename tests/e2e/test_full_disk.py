@@ -1,0 +1,97 @@
+"""The disk of the run folder is full: training and recoveries go on, and the log is whole once there is room again."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+
+import pytest
+from small_disk import small_disk
+from stage import STEPS
+
+from deadpool.cli.job_client import ask
+
+
+@pytest.fixture
+def disk(tmp_path):
+    with small_disk(tmp_path / "run", "4m") as disk:
+        yield disk
+
+
+def storage_of(stage) -> list[dict[str, object]]:
+    return ask(stage.trial.job.run_dir, "status")["storage"]
+
+
+def has_told(stage, what_waits: str) -> bool:
+    told = [(each["what_waits"], each["reason"]) for each in storage_of(stage)]
+    return (what_waits, "No space left on device") in told
+
+
+def can_be_asked(stage) -> bool:
+    """job.json names the coordinator of now."""
+    return stage.trial.job.run_dir.coordinator_pid() == stage.trial.job.coordinator.pid
+
+
+def assert_log_is_whole(stage) -> None:
+    events = stage.trial.events()
+    assert [event["rank"] for event in events if event["what"] == "resumed"], "the recovery came while it was full"
+    assert {"storage_failed", "storage_back", "completed"} <= {event["what"] for event in events}
+    assert stage.trial.console().count("Traceback") == 0
+
+
+def test_node_and_trainer_lost_while_it_is_full(make_stage, play, disk):
+    stage = make_stage("ddp", scene="wait@3:1 wait@6:0", spares=1)
+
+    def during():
+        stage.await_gate(3)
+        stage.trial.await_event("rehearsed")
+        disk.fill()
+        stage.kill_node_at_gate("n1", 3)
+        stage.await_gate(6)
+        stage.trial.await_true(lambda: has_told(stage, "events"), "status to tell that events are not written")
+        disk.empty()
+        stage.trial.await_true(lambda: not storage_of(stage), "all of it to be written")
+        stage.trial.await_event("storage_back")
+        stage.open_gate(6)
+
+    play(stage, during)
+    assert_log_is_whole(stage)
+
+
+@pytest.mark.thorough
+def test_coordinator_killed_while_it_is_full(make_stage, play, disk):
+    stage = make_stage("ddp", scene="wait@3:1 wait@6:0")
+
+    def during():
+        stage.await_gate(3)
+        stage.trial.await_event("rehearsed")
+        disk.fill()
+        first = stage.trial.job.coordinator
+        assert first is not None
+        os.kill(first.pid, signal.SIGKILL)
+        stage.trial.await_true(lambda: stage.trial.job.coordinator.pid != first.pid, "another coordinator")
+        stage.kill_node_at_gate("n1", 3, committed=False)
+        stage.await_gate(6)
+        log = disk.path / "events.jsonl"
+        stage.trial.await_true(lambda: log.stat().st_size % mmap.PAGESIZE == 0, "the end of the log's last page")
+        disk.empty()
+        stage.trial.await_true(lambda: can_be_asked(stage) and not storage_of(stage), "all of it to be written")
+        stage.trial.await_event("storage_back")
+        stage.open_gate(6)
+
+    play(stage, during)
+    assert_log_is_whole(stage)
+
+
+@pytest.mark.thorough
+def test_job_ends_well_although_it_stays_full(make_stage, play, disk):
+    stage = make_stage("ddp", scene="wait@3:1")
+
+    def during():
+        stage.await_gate(3)
+        disk.fill()
+        stage.open_gate(3)
+
+    results = play(stage, during)
+    assert results.newest_step() == STEPS - 1
