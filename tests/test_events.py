@@ -71,6 +71,12 @@ def test_fault_seen_without_an_injection_begins_when_it_was_seen():
     assert recovery.began == 1.5
 
 
+def test_fault_that_a_new_coordinator_sees_late_begins_when_the_old_one_was_lost():
+    seen_late = [{**r, "since_s": 1.25} if r["what"] == "fault" else r for r in RECOVERY if r["what"] != "signal_sent"]
+    (recovery,) = recoveries(seen_late)
+    assert recovery.began == 0.25 and recovery.phases_s["detect"] == 1.25 and recovery.first_step_s == 4.0
+
+
 def test_recovery_begins_with_the_injection_that_led_to_it_and_no_other():
     injected = {"t": 1.25, "what": "injected", "rank": 1, "at": "clip", "step": 7}
     earlier = {"t": -1.0, "what": "signal_sent", "node": "n1"}, record(-0.5, "fault", "fault-0", node="n1", ranks=[1])

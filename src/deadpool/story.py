@@ -44,7 +44,7 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
     plan = next(r for r in own if r["what"] == "planned")
     resumed = [float(r["t"]) for r in own if r["what"] == "resumed"]
     injection = _injection_of(records, fault) if fault["what"] == "fault" else None
-    began = float(injection["t"] if injection else fault["t"])
+    began = float(injection["t"]) if injection else began_at(fault)
     times = [began, *(at[what] for what in MILESTONES)] + ([max(resumed)] if resumed else [])
     phases = {name: later - earlier for name, earlier, later in zip(PHASES, times, times[1:], strict=False)}
     return Recovery(
@@ -57,6 +57,11 @@ def _recovery(records: list[Record], cause: str) -> Recovery | None:
         first_step_s=max(resumed) - began if resumed else None,
         records=(*([injection] if injection else []), *own),
     )
+
+
+def began_at(fault: Record) -> float:
+    """A coordinator that takes over sees the loss of a node later than the node was lost."""
+    return float(fault["t"]) - float(fault.get("since_s") or 0.0)
 
 
 def _milestone(record: Record) -> str:

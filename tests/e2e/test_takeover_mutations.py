@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import psutil
 import pytest
 from waiting import wait_until
 
+from deadpool.dashboard.history import History
+from deadpool.dashboard.interruptions import interruptions
 from deadpool.errors import JobFailed
 
 
@@ -126,18 +129,34 @@ def test_standby_takes_over_and_recovers_a_node_loss(make_stage, play, tls):
 def test_node_with_the_coordinator_on_it_dies(make_stage, play):
     """And nobody starts it again: a standby elsewhere takes the job over and replaces the node."""
     stage = make_stage(scene="wait@4:1", nodes=3, standby_coordinators=2)
+    killed_at: list[float] = []
 
     def during():
         stage.trial.await_event("rehearsed")
         stage.await_gate(4)
         stage.await_committed(4)
         kill_with_coordinator(stage, "n0")
+        killed_at.append(time.time())
         stage.open_gate(4)
         await_without_launcher(lambda: stage.events("took_over"))
 
     play(stage, during)
     assert stage.seats() == ["n3", "n1", "n2"]
     assert stage.events("took_over")[0]["running"] is False
+    assert_reports_agree_with_an_outside_clock(stage, killed_at[0])
+
+
+def assert_reports_agree_with_an_outside_clock(stage, killed_at: float) -> None:
+    (recovery,) = stage.trial.recoveries()
+    history = History()
+    for record in stage.trial.events():
+        history.add(record)
+    (interruption,) = interruptions(history)
+    back_at, went_at = (max(event["t"] for event in stage.events(what)) for what in ("resumed", "go"))
+    assert recovery.first_step_s == pytest.approx(back_at - killed_at, rel=0.05)
+    assert interruption.ended - interruption.began == pytest.approx(back_at - killed_at, rel=0.05)
+    assert history.fold.recoveries.stopped_s == pytest.approx(went_at - killed_at, rel=0.05)
+    assert {name for name, node in history.nodes.items() if node.lost} == {"n0"}
 
 
 @pytest.mark.parametrize(

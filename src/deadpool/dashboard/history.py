@@ -127,12 +127,21 @@ class History:
         node.link_gbps = record.get("link_gbps")
 
     def _on_fault(self, record: Record) -> None:
-        """Without a rank the whole node is lost; without ranks the job hangs, and none is."""
-        name = record.get("node")
-        if name and record.get("rank") is None and record.get("ranks"):
-            node = self.node(name)
-            node.lost, node.last_ranks, node.draining = str(record.get("reason")), self.ranks_of(name), False
+        """Without a rank the whole node is lost; without ranks the job hangs, and none is. A coordinator that took over
+        names only the ranks of the nodes that it never heard from."""
+        name, ranks = record.get("node"), set(record.get("ranks") or ())
+        if ranks and record.get("rank") is None:
+            for lost in [name] if name else [each for each in self.seats if ranks >= set(self.ranks_of(each))]:
+                node = self.node(lost)
+                node.lost, node.last_ranks, node.draining = str(record.get("reason")), self.ranks_of(lost), False
         self.wait = None
+
+    def _on_took_over(self, record: Record) -> None:
+        """A spare that was lost together with the coordinator is nowhere else told of. One that follows later joins
+        again."""
+        for name, node in self.nodes.items():
+            if node.spare and not node.left and name not in record["nodes"]:
+                node.lost = node.lost or "it did not follow the coordinator that took over"
 
     def _on_spare_lost(self, record: Record) -> None:
         self.node(record["node"]).lost = str(record.get("reason"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.dashboard.history import History, Record
-from deadpool.story import MILESTONES, PHASES, Recovery, recoveries
+from deadpool.story import MILESTONES, PHASES, Recovery, began_at, recoveries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def _under_way(fault: Record, records: Iterable[Record]) -> Interruption:
     return Interruption(
         cause=fault["cause"],
         kind=_kind(fault),
-        began=float(fault["t"]),
+        began=began_at(fault),
         ended=None,
         reason=str(fault.get("reason", "")),
         node=fault.get("node"),

@@ -13,6 +13,7 @@ EVENTS = (
             "term": "its term",
             "running": "true: training had not paused; false: a recovery follows",
             "nodes": "the nodes that follow it",
+            "alone_s": "how long before that the nodes had lost the coordinator before",
         },
         console="this is the coordinator now (term {term}), with nodes {nodes}",
     ),

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from deadpool.metrics.step_times import Histogram
-from deadpool.story import PHASES, Recovery, recoveries
+from deadpool.story import PHASES, Recovery, began_at, recoveries
 
 Record = dict[str, Any]
 PHASE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -49,7 +49,7 @@ class RecoveryFold:
         if what in ("fault", "handover", "reconfiguration"):
             self._begin(record)
         elif what == "took_over" and not record.get("running") and self.began is None:
-            self.began = float(record["t"])  # a recovery without a fault of its own follows
+            self.began = float(record["t"]) - float(record.get("alone_s") or 0.0)  # a recovery follows
         if what in _KEPT:
             self._kept.append(record)
         if what == "go":
@@ -65,7 +65,7 @@ class RecoveryFold:
         self.faults[kind_of(record)] += 1
         if self.began is None:
             self._complete()
-            self.began = float(record["t"])
+            self.began = began_at(record)
 
     def _go(self, record: Record) -> None:
         """Every rank has reported `rebuilt` by now, and reports `resumed` after its first step."""

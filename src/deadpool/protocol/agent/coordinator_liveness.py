@@ -25,6 +25,7 @@ class CoordinatorLiveness:
     def __init__(self) -> None:
         self._last_message: float | None = None  # when; None: there is no link
         self._without_since: float | None = None  # None: there is a coordinator
+        self._last_sign: float | None = None  # of the one that was lost; None: there is a coordinator
         self.isolated = False
         self._silence_factor = 1.0
         self._settings: Settings | None = None
@@ -38,15 +39,22 @@ class CoordinatorLiveness:
 
     def on_welcome(self, settings: Settings) -> None:
         self._settings, self._without_since, self.isolated, self._silence_factor = settings, None, False, 1.0
+        self._last_sign = None
 
     @property
     def has_coordinator(self) -> bool:
         return self._settings is not None and self._without_since is None
 
-    def on_lost(self, now: float) -> None:
+    def on_lost(self, now: float, last_sign: float | None = None) -> None:
+        """The end of a link is a sign too, and often the last."""
         self._last_message = None
         if self._without_since is None:
             self._without_since = now
+            self._last_sign = last_sign if last_sign is not None else now
+
+    def alone_s(self, now: float) -> float:
+        """How long ago the coordinator was lost that this node followed; 0: it was not."""
+        return now - self._last_sign if self._last_sign is not None and self._settings is not None else 0.0
 
     def extend(self, seconds: float) -> None:
         """This process itself did not run for so long, and could not have heard anything."""
@@ -63,7 +71,7 @@ class CoordinatorLiveness:
             self.isolated = True
             return timeout
         if silent is not None and now >= silent:
-            self.on_lost(now)
+            self.on_lost(now, self._last_message)
             return CoordinatorTimeout.SILENT
         return None
 

@@ -39,6 +39,7 @@ class CoordinatorSession:
 
     def on_welcome(self, welcome: Welcome, now: float) -> None:
         state, settings, first = self._state, welcome.settings, self._state.settings is None
+        alone_s = self._liveness.alone_s(now)
         self._guard.promise(welcome)
         state.forget_told()
         state.settings = settings
@@ -50,7 +51,7 @@ class CoordinatorSession:
             self._start_trainers(settings)
             return
         self.proceed()
-        self._report_for_takeover()
+        self._report_for_takeover(alone_s)
         if self._leave is not None:
             state.tell_coordinator(self._leave)
 
@@ -58,7 +59,7 @@ class CoordinatorSession:
         for _ in range(settings.layout.per_node * self._rehearsals + self._standby):
             self._state.trainers.start()
 
-    def _report_for_takeover(self) -> None:
+    def _report_for_takeover(self, alone_s: float) -> None:
         state = self._state
         if state.durable is not None:
             state.tell_coordinator(state.durable)
@@ -70,6 +71,7 @@ class CoordinatorSession:
             permit=state.copies.permit,
             inventory=state.copies.inventory(()),
             trainers=state.trainers.infos(),
+            alone_s=alone_s,
         )
         state.tell_coordinator(report)
         for trainer in state.trainers.seated():

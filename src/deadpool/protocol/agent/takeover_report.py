@@ -102,6 +102,7 @@ class TakeoverRecord:
         permit: Permit | None,
         inventory: Inventory,
         trainers: tuple[TrainerInfo, ...],
+        alone_s: float,
     ) -> TakeoverReport:
         plan = self._plan
         return TakeoverReport(
@@ -120,4 +121,5 @@ class TakeoverRecord:
             finished=tuple(sorted(self._finished)),
             ended=tuple(sorted(self._ended.items())),
             lost=tuple(sorted(self._lost.items())),
+            alone_s=alone_s,
         )

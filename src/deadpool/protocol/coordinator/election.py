@@ -20,6 +20,7 @@ class Election:
         self.joins: dict[str, Join] = {}
         self.reports: dict[str, TakeoverReport] = {}
         self.news: list[FromAgent] = []  # what nodes said since they reported
+        self._reported_at: dict[str, float] = {}
         self._asked: set[str] = set()
         self._began_at: float | None = None
         self.decides_at: float | None = None  # it is elected: until then it waits for the last reports
@@ -58,14 +59,20 @@ class Election:
         self._asked.clear()
         self.news.clear()
 
-    def on_message(self, input: FromAgent) -> None:
+    def on_message(self, input: FromAgent, now: float) -> None:
         """A node that has not reported yet will tell it in its report; a new node has nothing to report."""
         node, message = input.node, input.message
         if isinstance(message, TakeoverReport):
             if node in self.joins and message.term == self.term:
-                self.reports[node] = message
+                self.reports[node], self._reported_at[node] = message, now
         elif node in self.reports or (node in self._asked and self.joins[node].footing.is_new):
             self.news.append(input)
+
+    def alone_s(self, now: float) -> float:
+        """How long ago most nodes have lost the coordinator before this one: a single node may have been cut off
+        earlier."""
+        each = sorted(report.alone_s + now - self._reported_at[node] for node, report in self.reports.items())
+        return each[len(each) // 2] if each else 0.0
 
     # --- whether they are enough --------------------------------------------------------------------------------------
 

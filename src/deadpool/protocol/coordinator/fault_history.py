@@ -27,6 +27,7 @@ class ObservedFault:
     blamed: str | None = None  # a node for whose quarantine it counts
     rack: str | None = None  # of that node
     is_hang: bool = False
+    since_s: float = 0.0  # it happened so long before it was seen
     cause: str = ""  # the name that the job gave it
 
     @property

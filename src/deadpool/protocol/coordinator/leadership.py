@@ -158,7 +158,7 @@ class Leadership:
             case FromAgent(node=node, message=Join() as join):
                 election.on_join(node, join)
             case FromAgent():
-                election.on_message(input)
+                election.on_message(input, now)
                 self._pulse_once_elected(election, input)
             case LinkLost(node=node):
                 election.on_lost(node)
@@ -186,7 +186,8 @@ class Leadership:
     def _decide(self, election: Election, now: float) -> list[CoordinatorEffect]:
         if election.is_decided(now):
             self._lead(election.term)
-            view = recover_view(self._config.settings.layout, election.joins, election.reports)
+            alone_s = election.alone_s(now)
+            view = recover_view(self._config.settings.layout, election.joins, election.reports, alone_s=alone_s)
             return self.coordinator.take_over(view, now=now) + self._catch_up(election, now)
         if election.decides_at is not None:
             return []  # it is elected, and waits for the last reports

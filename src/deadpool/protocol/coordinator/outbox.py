@@ -63,6 +63,7 @@ class Outbox:
         step: int | None = None,
         **detail: Any,
     ) -> None:
+        """What is None is left out."""
         event = Event(
             what=what,
             cause=self._context.cause or None,
@@ -70,6 +71,6 @@ class Outbox:
             node=node,
             rank=rank,
             step=step,
-            detail=detail,
+            detail={name: value for name, value in detail.items() if value is not None},
         )
         self._effects.append(Emit(event=event))

@@ -48,7 +48,8 @@ class Takeover:
         if view.permit is not None:
             job.commits.take_over(view.permit, view.resume, view.schedules, view.ledger(job.layout))
         self._monitor.end_generation()
-        job.out.emit("took_over", term=job.term, running=view.is_running, nodes=sorted(job.members))
+        alone_s = round(view.alone_s, 3)
+        job.out.emit("took_over", term=job.term, running=view.is_running, nodes=sorted(job.members), alone_s=alone_s)
         for member in job.members.values():
             if member.quarantined:
                 self._history.quarantine.add(member.node, "found by the coordinator before")
@@ -68,7 +69,7 @@ class Takeover:
         for position in lost:
             job.silent.fell_silent(f"the node at position {position}")
         ranks = tuple(rank for position in lost for rank in job.layout.ranks_at(position))
-        self._faults.recover(ObservedFault(reason=reason, ranks=ranks), now)
+        self._faults.recover(ObservedFault(reason=reason, ranks=ranks, since_s=round(view.alone_s, 3)), now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class RecoveredView:
     reports: Mapping[str, TakeoverReport]
     is_running: bool  # every seat is there, and has heard Go
     placement: Placement  # NO_PLACEMENT: not all of it is known
+    alone_s: float  # since the coordinator before this one was lost
 
     @property
     def _seated(self) -> list[TakeoverReport]:
@@ -176,7 +178,9 @@ def _age_of_permit(report: TakeoverReport) -> tuple[Generation, int, int]:
     return (permit.generation, permit.keep_from, permit.schedule.start)
 
 
-def recover_view(layout: Layout, joins: Mapping[str, Join], reports: Mapping[str, TakeoverReport]) -> RecoveredView:
+def recover_view(
+    layout: Layout, joins: Mapping[str, Join], reports: Mapping[str, TakeoverReport], *, alone_s: float
+) -> RecoveredView:
     footings = {node: report.footing for node, report in reports.items()}
     plan = newest_plan(footings.values())
     seats, superseded = _seats(layout, reports)
@@ -194,6 +198,7 @@ def recover_view(layout: Layout, joins: Mapping[str, Join], reports: Mapping[str
         reports=reports,
         is_running=is_running,
         placement=_placement(seats, plan, joins, reports),
+        alone_s=alone_s,
     )
 
 

@@ -80,6 +80,7 @@ class TakeoverReport(Message, frozen=True, kw_only=True):
     finished: tuple[int, ...] = ()
     ended: tuple[tuple[int, int], ...] = ()  # rank, exit code
     lost: tuple[tuple[int, str], ...] = ()  # seats whose process is gone: rank, why
+    alone_s: float = 0.0  # since it lost the coordinator that it followed
 
 
 class Disconnecting(Message, frozen=True, kw_only=True):
