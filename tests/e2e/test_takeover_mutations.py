@@ -215,3 +215,20 @@ def test_most_nodes_lost_with_a_standby(make_stage):
     with pytest.raises(JobFailed, match="NO MAJORITY"):
         stage.trial.run(lambda _: during())
     assert stage.events("no_majority") and stage.events("go")[-1]["generation"] == "1.1"
+
+
+@pytest.mark.thorough
+def test_standby_that_is_lost_is_told_and_so_is_its_return(make_stage, play):
+    stage = make_stage(scene="wait@3:1", nodes=3, standby_coordinators=1)
+
+    def during():
+        stage.await_gate(3)
+        leading = stage.trial.job.coordinator.pid
+        (standby,) = [each.process for each in stage.trial.job.coordinators._processes if each.process.pid != leading]
+        standby.kill()
+        await_without_launcher(lambda: stage.events("no_standby"))
+        assert [event["left"] for event in stage.events("standby_lost")] == [0]
+        stage.trial.await_event("standby_back")
+        stage.open_gate(3)
+
+    play(stage, during)

@@ -78,7 +78,8 @@ async def coordinate(
     from deadpool.control.announcement import Announcement
     from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator import CoordinatorServer
-    from deadpool.control.peer_shutdown import dismiss
+    from deadpool.control.other_coordinators import dismiss
+    from deadpool.control.standby_watch import StandbyWatch
     from deadpool.event_log import EventLog
     from deadpool.events import Event
     from deadpool.fault_orders import parse_order
@@ -148,12 +149,16 @@ async def coordinate(
     if begins_from is not None:
         server.use_checkpoint(begins_from)
     server.open()
+    others = [place for place in places if str(place) != own]
+    standbys = StandbyWatch(others, credentials, is_leader=lambda: leadership.is_leader, tell=server.log_event)
+    watching = loop.create_task(standbys.run())
     try:
         outcome = await server.wait()
         if outcome.of_leader:
-            await dismiss([place for place in places if str(place) != own], credentials, outcome.reason)
+            await dismiss(others, credentials, outcome.reason)
         return outcome
     finally:
+        watching.cancel()
         for page in pages:
             page.terminate()
             page.wait()

@@ -27,7 +27,7 @@ from deadpool.fork_loop import ForkLoop
 _NEEDED = (
     *("deadpool.cli.addresses", "deadpool.control.agent", "deadpool.control.machine_lease"),
     *("deadpool.control.coordinator", "deadpool.control.checkpoint_search", "deadpool.control.event_loop"),
-    *("deadpool.control.peer_shutdown", "deadpool.hooks.event_hooks", "deadpool.metrics.endpoint"),
+    *("deadpool.control.other_coordinators", "deadpool.hooks.event_hooks", "deadpool.metrics.endpoint"),
 )
 
 _PACKET_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from deadpool.control.drain_rpc import DrainRpc
 from deadpool.control.event_text import ConsoleLines, console_line
 from deadpool.control.examination_rpc import ExaminationRpc
 from deadpool.control.fault_rpc import InjectionRpc
-from deadpool.control.peer_shutdown import DISMISS
+from deadpool.control.other_coordinators import DISMISS
 from deadpool.control.progress import BEATS, ProgressReport, now_and_then
 from deadpool.control.status import describe
 from deadpool.control.storage_watch import FACT as STORAGE_FACT

@@ -25,6 +25,28 @@ EVENTS = (
         console="no longer the coordinator of term {term}: {reason}",
     ),
     EventType(
+        name="standby_lost",
+        meaning="A standby coordinator does not answer any more: its process or its machine is gone, or cannot be "
+        "reached.",
+        action="Start it again with the same command; the job itself has lost nothing.",
+        fields={"place": "its address", "left": "standby coordinators that still answer"},
+        console="STANDBY COORDINATOR LOST: {place} does not answer; {left} left",
+    ),
+    EventType(
+        name="no_standby",
+        meaning="No standby coordinator is left: if the coordinator's machine is lost now, the job ends.",
+        action="Start a standby coordinator again.",
+        fields={},
+        console="NO STANDBY COORDINATOR LEFT: the loss of this coordinator's machine would end the job",
+    ),
+    EventType(
+        name="standby_back",
+        meaning="A standby coordinator answers again.",
+        action="Nothing.",
+        fields={"place": "its address", "left": "standby coordinators that answer"},
+        console="the standby coordinator at {place} answers again",
+    ),
+    EventType(
         name="connection_refused",
         meaning="Connections without the job's secret, or of another version of DeadPool, were refused.",
         action="Install the version that `reason` names, or find out what connects to the coordinator's port.",

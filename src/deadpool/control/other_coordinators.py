@@ -1,4 +1,4 @@
-"""How the other coordinator processes of a job learn that the job is over."""
+"""What one coordinator process of a job asks the others: whether they are there, and to end when the job is over."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ _ATTEMPT_S = 1.0
 
 async def dismiss(peers: Iterable[Address], credentials: Credentials, reason: str) -> None:
     """A coordinator that cannot be reached goes on standing by, which does no harm."""
-    await asyncio.gather(*(_dismiss(address, credentials, reason) for address in peers))
+    order = Ask(what=DISMISS, arguments={"reason": reason})
+    await asyncio.gather(*(_ask(each, credentials, order) for each in peers))
 
 
-async def _dismiss(address: Address, credentials: Credentials, reason: str) -> None:
+async def answers(peer: Address, credentials: Credentials) -> bool:
+    """Whether a coordinator process is there, whatever it answers."""
+    return await _ask(peer, credentials, Ask(what="status", arguments={}))
+
+
+async def _ask(peer: Address, credentials: Credentials, question: Ask) -> bool:
     try:
         async with asyncio.timeout(2 * _ATTEMPT_S):
-            link = await connect(address, credentials, patience_s=_ATTEMPT_S)
-            link.send(Ask(what=DISMISS, arguments={"reason": reason}))
+            link = await connect(peer, credentials, patience_s=_ATTEMPT_S)
+            link.send(question)
             async for message in link.messages():
                 if isinstance(message, Answer):
                     break
             link.abort()
     except (TimeoutError, WireError, OSError):
-        return
+        return False
+    return True
