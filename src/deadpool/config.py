@@ -295,6 +295,13 @@ class JobConfig:
             if rule.kind == WEBHOOK:
                 rule.url()
 
+    def check_fault_nodes(self) -> None:
+        """Raises ConfigError for a fault of a node that `deadpool run` does not start. Elsewhere nodes have names of
+        their own."""
+        for text in self.faults:
+            node, names = parse_order(text).node, self.node_names
+            _require("node", node, node is None or node in names, f"one of {', '.join(names)}, in fault {text!r}")
+
     def racks(self) -> dict[str, str]:
         """Rack by node, from the topology file. A node that the file does not name is a rack of its own.
 

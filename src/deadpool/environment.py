@@ -12,6 +12,9 @@ SECRET_FILE_VARIABLE = PREFIX + "SECRET_FILE"
 TLS_VARIABLE = PREFIX + "TLS"
 """How connections are encrypted, as --tls says; children of an agent take it from here."""
 
+DEBUG_VARIABLE = PREFIX + "DEBUG"
+"""Set by `deadpool --debug`: errors that have a sentence end in a traceback all the same."""
+
 AGENT_VARIABLE = PREFIX + "AGENT"
 """Set for trainers: the name of the socket that their agent listens on."""
 TRAINER_VARIABLE = PREFIX + "TRAINER"

@@ -7,6 +7,7 @@ logs for a time. Which events there are, and what each one means, is in `event_t
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -41,18 +42,20 @@ class Event:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """All complete records of a log, ordered by time. A last line that was cut short by a kill is left out."""
+    """All complete records of a log, ordered by time. What is no record, as a line that was cut short by a
+    kill, is left out."""
     return sorted(_complete_lines(path), key=lambda record: record.get("t") or 0.0)
 
 
 def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        record = None
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+        if isinstance(record, dict) and "what" in record:
+            yield record
 
 
 def story(records: Iterable[dict[str, Any]], cause: str) -> list[dict[str, Any]]:

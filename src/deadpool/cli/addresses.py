@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+from collections.abc import Awaitable, Callable
 
 from deadpool.config import JobConfig
 from deadpool.errors import ConfigError
@@ -20,3 +22,17 @@ def own_address(host: str | None, interface: str | None, coordinator: Address) -
     if host and interface:
         raise ConfigError(f"host={host!r} and interface={interface!r}: give one of them")
     return host or (address_of(interface) if interface else address_towards(coordinator))
+
+
+async def listen(start: Callable[[str, int], Awaitable[Address]], host: str, port: int) -> Address:
+    """Calls `start`. ConfigError: the port is taken, or there can be no such one."""
+    try:
+        return await start(host, port)
+    except (OSError, OverflowError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            what_now = "end the process that listens there, or give another --port"
+            raise ConfigError(f"port={port} of {host} cannot be used, it is taken: {what_now}") from None
+        raise ConfigError(
+            f"host={host!r}, port={port} cannot be used ({error}): give an address of this machine and a port from 1 "
+            "to 65535, or 0"
+        ) from None

@@ -62,6 +62,7 @@ def agent(
     from deadpool.config import resolve_agent
     from deadpool.control.agent import AgentProcess
     from deadpool.control.machine_lease import MachineLease
+    from deadpool.errors import ConfigError
     from deadpool.metrics.endpoint import check_package
     from deadpool.owner_only import make_private_folder
     from deadpool.wire.credentials import read_credentials
@@ -69,14 +70,16 @@ def agent(
     program = checked_program(script, module=module, no_python=no_python)
     if join is None:
         from deadpool.cli.slurm import run_unsubmitted
-        from deadpool.errors import ConfigError
 
         if name or rack or spare:
             raise ConfigError("--name, --rack and --spare need --join: without it, Slurm says what this node is")
         raise typer.Exit(run_unsubmitted(program, preload or [], flags))
     settings = resolve_agent(flags)
     check_package(settings.metrics_port)
-    make_private_folder(logs)
+    try:
+        make_private_folder(logs)
+    except OSError as error:
+        raise ConfigError(f"logs={str(logs)!r} cannot be used ({error.strerror}): give a folder for logs") from None
     coordinators = addresses(join)
     address = own_address(flags["host"], flags["interface"], coordinators[0])
     _set_environment(flags["interface"], flags["tls"])

@@ -75,6 +75,7 @@ async def coordinate(
 ) -> Outcome:
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
     `stops_on`."""
+    from deadpool.cli.addresses import listen
     from deadpool.control.announcement import Announcement
     from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator import CoordinatorServer
@@ -139,7 +140,7 @@ async def coordinate(
     for sig in stops_on:
         loop.add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
     loop.add_signal_handler(signal.SIGUSR1, server.ask_checkpoint)
-    address = await server.start(config.host, config.port)
+    address = await listen(server.start, config.host, config.port)
     if not quiet:
         _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
     _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader), server)

@@ -11,6 +11,10 @@ import typer
 if TYPE_CHECKING:
     from deadpool.workload.comparison import Comparison
 
+LAYOUTS = ("fsdp2", "ddp", "plain")
+NODES = ("n0", "n1", "n2", "n3")
+FEWEST_STEPS = 6
+
 
 def demo(
     layout: Annotated[str, typer.Option(help="fsdp2, ddp or plain")] = "fsdp2",
@@ -19,6 +23,7 @@ def demo(
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
 ) -> None:
     """Train a small GPT on 4 nodes twice, the second time with SIGKILL to a node, and compare bit for bit."""
+    _check(layout, steps, victim)
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
     from deadpool.control.temporary_folder import temporary_folder
 
@@ -34,6 +39,17 @@ def demo(
     if json is not None:
         json.write_text(json_format.dumps(summary, indent=2) + "\n")
     raise typer.Exit(0 if summary["bit_identical"] else 1)
+
+
+def _check(layout: str, steps: int, victim: str) -> None:
+    from deadpool.errors import ConfigError
+
+    if layout not in LAYOUTS:
+        raise ConfigError(f"layout={layout!r} cannot be used: give one of {', '.join(LAYOUTS)}")
+    if steps < FEWEST_STEPS:
+        raise ConfigError(f"steps={steps} cannot be used: give at least {FEWEST_STEPS}, half of them before the kill")
+    if victim not in NODES:
+        raise ConfigError(f"victim={victim!r} cannot be used: give one of {', '.join(NODES)}")
 
 
 def _run(layout: str, steps: int, victim: str, folder: Path) -> Comparison:

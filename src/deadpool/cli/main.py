@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -38,11 +39,13 @@ from deadpool.cli import (
     top,
     trace,
 )  # fmt: skip
+from deadpool.environment import DEBUG_VARIABLE
 from deadpool.errors import DeadPoolError
 
 app = typer.Typer(
     help="Keeps a PyTorch training job running when machines die.", no_args_is_help=True, add_completion=False
 )
+CODE_PIPE = 141
 SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 
@@ -57,8 +60,11 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="print a traceback where a sentence would do")] = False,
 ) -> None:
-    """The options that need no subcommand."""
+    """The options that come before a subcommand."""
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"  # for the processes that it starts as well
 
 
 app.command(context_settings=SCRIPT_LAST)(run.run)
@@ -92,11 +98,22 @@ app.add_typer(slurm.app, name="slurm")
 
 
 def main() -> None:
+    """What a person or a machine can cause ends in a sentence and code 2; a traceback is a bug of ours."""
     try:
         app()
-    except DeadPoolError as error:
-        print(f"deadpool: {error}", file=sys.stderr)
+    except BrokenPipeError:  # as of `deadpool journal | head`: who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CODE_PIPE)
+    except (DeadPoolError, OSError) as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        print(f"deadpool: {error if isinstance(error, DeadPoolError) else _sentence(error)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _sentence(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}. `deadpool --debug` before the subcommand shows where that came from"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import typer
 
 if TYPE_CHECKING:
     from deadpool.control.run_dir import RunDir
-    from deadpool.pool.server import PoolServer
     from deadpool.protocol.topology import Address
     from deadpool.wire.credentials import Credentials
 
@@ -58,6 +57,7 @@ def _last_port(folder: RunDir) -> int:
 
 
 async def _serve(folder: RunDir, host: str, port: int, tls: str) -> None:
+    from deadpool.cli.addresses import listen
     from deadpool.event_log import EventLog
     from deadpool.pool.server import PoolServer
 
@@ -65,30 +65,13 @@ async def _serve(folder: RunDir, host: str, port: int, tls: str) -> None:
     log.start()
     server = PoolServer(folder, folder.credentials(serving=True, tls=tls), log)
     try:
-        address = await _listen(server, host, port)
+        address = await listen(server.start, host, port)
         folder.announce(address, tls=tls)
         print(f"[deadpool] the pool listens on {address}; its folder is {folder.path}", flush=True)
         await asyncio.Event().wait()
     finally:
         await server.close()
         log.close()
-
-
-async def _listen(server: PoolServer, host: str, port: int) -> Address:
-    import errno
-
-    from deadpool.errors import ConfigError
-
-    try:
-        return await server.start(host, port)
-    except (OSError, OverflowError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
-            what_now = "end the process that listens there, or give another --port; machines find it by the folder"
-            raise ConfigError(f"port={port} of {host} cannot be used, it is taken: {what_now}") from None
-        raise ConfigError(
-            f"host={host!r}, port={port} cannot be used ({error}): give an address of this machine and a port from 1 "
-            "to 65535, or 0"
-        ) from None
 
 
 @app.command()

@@ -48,6 +48,8 @@ def _check_script(script: Path) -> None:
     if not script.exists():
         raise ConfigError(f"script={str(script)!r} is not a file: give the path of a training script")
     if script.is_dir():
+        if not (script / "__main__.py").is_file():
+            raise ConfigError(f"script={str(script)!r} is a folder without a __main__.py: give the path of a script")
         return
     if not script.is_file() or script.absolute().is_relative_to("/dev") or script.absolute().is_relative_to("/proc"):
         raise ConfigError(

@@ -37,6 +37,7 @@ def run(
 
     settings = resolve(flags, file=config)
     program = checked_program(script, module=module, no_python=no_python)
+    settings.check_fault_nodes()
     settings.racks()  # what cannot be used is refused before any process is started
     settings = at_interface(settings)
     load_tls(settings.tls, serving=True)

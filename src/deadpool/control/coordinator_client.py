@@ -86,7 +86,7 @@ class CoordinatorClient:
         except VersionMismatch as error:
             self._on_mismatch(address, error)
         except WireError as error:
-            self._reason = str(error)
+            self._on_refused(str(error))
         except (TimeoutError, OSError):
             pass  # no process answers there yet
         if self._search.is_over(count):
@@ -98,6 +98,12 @@ class CoordinatorClient:
         if address not in self._refusals:
             self._refusals[address] = error
             print_line(f"[deadpool] {error}")
+
+    def _on_refused(self, reason: str) -> None:
+        """It may be another job's coordinator that will be gone soon, so the node tries on; people are told once."""
+        if not self._reason:
+            print_line(f"[deadpool] {reason}; does this node have the job's secret and --tls? It tries again")
+        self._reason = reason
 
     async def _listen(self, link: ControlLink) -> str:
         """Runs until the connection ends. Returns the reason."""

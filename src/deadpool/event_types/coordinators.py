@@ -50,8 +50,8 @@ EVENTS = (
         name="connection_refused",
         meaning="Connections without the job's secret, or of another version of DeadPool, were refused.",
         action="Install the version that `reason` names, or find out what connects to the coordinator's port.",
-        fields={"reason": "why the newest one was refused", "count": "how many since the last such event"},
-        console="REFUSED {count} connections; the newest: {reason}",
+        fields={"reason": "why most of them were refused", "count": "how many since the last such event"},
+        console="REFUSED {count} connections: {reason}",
     ),
     EventType(
         name="message_refused",

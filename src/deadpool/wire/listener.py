@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from deadpool.errors import VersionMismatch, WireError
@@ -28,7 +29,7 @@ Visit = asyncio.Task[None]
 class AuthenticatedListener:
     """`converse` is called with the streams of each authenticated peer, and the connection ends when it returns.
 
-    `refused` is called for peers that were not let in, with the reason for the newest and their number since the last
+    `refused` is called for peers that were not let in, with the reason for most of them and their number since the last
     call.
     """
 
@@ -45,7 +46,9 @@ class AuthenticatedListener:
         self._accepting: asyncio.Task[None] | None = None
         self._unauthenticated: PreauthLimit[Visit] = PreauthLimit()
         self._visits: set[Visit] = set()
-        self._untold, self._newest, self._told_at = 0, "", -_TELL_EVERY_S
+        self._untold: Counter[str] = Counter()  # refused peers, by reason
+        self._newest: dict[str, str] = {}  # the last peer that was refused for a reason
+        self._told_at = -_TELL_EVERY_S
 
     async def start(self, host: str, port: int) -> Address:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -112,7 +115,7 @@ class AuthenticatedListener:
         except (TimeoutError, OSError, WireError) as error:
             sock.close()
             found = "is refused" if isinstance(error, VersionMismatch) else "is not one of this job"
-            self._note(f"peer {peer} {found}: {str(error) or 'it is too slow'}")
+            self._note(peer, f"{found}: {str(error) or 'it is too slow'}")
             return
         except asyncio.CancelledError:
             sock.close()  # crowded out, or we are closing
@@ -142,16 +145,21 @@ class AuthenticatedListener:
         transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.server if tls else None)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    def _note(self, reason: str) -> None:
+    def _note(self, peer: str, reason: str) -> None:
         """Refusals are counted and reported seldom: a stranger that connects all day must not fill the disk."""
-        self._untold, self._newest = self._untold + 1, reason
+        self._untold[reason] += 1
+        self._newest[reason] = peer
         if time.monotonic() >= self._told_at + _TELL_EVERY_S:
             self._report_refusals()
 
     def _report_refusals(self) -> None:
+        """The most frequent reason: a peer whose secret is wrong asks once more as an older version would."""
         if self._refused is not None and self._untold:
-            self._refused(self._newest, self._untold)
-        self._untold, self._told_at = 0, time.monotonic()
+            reason, _ = self._untold.most_common(1)[0]
+            self._refused(f"peer {self._newest[reason]} {reason}", self._untold.total())
+        self._untold.clear()
+        self._newest.clear()
+        self._told_at = time.monotonic()
 
 
 class _UntilItHangsUp(asyncio.StreamReaderProtocol):

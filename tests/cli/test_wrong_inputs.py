@@ -1,0 +1,178 @@
+"""Wrong command lines, files, folders, names and numbers: each ends in a sentence that says what now, and with code 2.
+
+In this process, where nothing has to be started for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+
+import pytest
+from command import deadpool
+
+from deadpool.cli.main import main
+
+WRONG: list[tuple[str, str]] = [
+    # --- the command line
+    ("run", "Missing argument"),
+    ("run --nodes abc {script}", "Invalid value"),
+    ("run --nodes 0 {script}", "nodes=0 cannot be used: give a number of at least 1"),
+    ("run --nodez 4 {script}", "there is no option --nodez"),
+    ("run --nodes 2 --holders 2 {script}", "holders=2 cannot be used"),
+    ("run --protect nonsense {script}", "protect='nonsense' cannot be used"),
+    ("run --hang-timeout-s -5 {script}", "hang_timeout_s=-5.0 cannot be used"),
+    ("run --durable-every abc --durable d {script}", "durable_every='abc' cannot be used"),
+    ("run --dashboard-at xyz {script}", "dashboard_at='xyz' cannot be used: give HOST:PORT"),
+    ("run --metrics-port 70000 {script}", "metrics_port=70000 cannot be used"),
+    ("run --on-inexact perhaps {script}", "on_inexact='perhaps' cannot be used"),
+    ("run --standby-coordinators 1 {script}", "standby_coordinators=1 cannot be used"),
+    ("run --log-format xml {script}", "log_format='xml' cannot be used"),
+    ("run --bulk-nice 40 {script}", "bulk_nice=40 cannot be used"),
+    ("run --fault at=never@rank=0 {script}", "at='never' is not a moment"),
+    ("run --fault at=backward@rank=0 {script}", "at=backward needs a step"),
+    ("run --fault node=n0 {script}", "names no moment"),
+    ("run --fault at=backward@step=0@node=n99 {script}", "node='n99' cannot be used: give one of n0"),
+    ("run --fault at=backward@step=0@rank=9 {script}", "rank=9 cannot be used"),
+    ("run --on-event nonsense {script}", "on_event"),
+    ("nosuchcommand", "No such command"),
+    ("kill --run-dir {known}", "a fault needs one target"),
+    ("logs --run-dir {known}", "give either --rank or --trainer"),
+    ("replace --run-dir {known}", "no node was chosen"),
+    ("plan --nodes 0", "nodes=0 cannot be used"),
+    ("demo --layout nosuch", "layout='nosuch' cannot be used: give one of fsdp2, ddp, plain"),
+    ("demo --steps 0", "steps=0 cannot be used"),
+    ("demo --victim n9", "victim='n9' cannot be used"),
+    ("chaos --faults 0", "faults=0 cannot be used"),
+    ("chaos --kinds nonsense", "nonsense"),
+    ("agent --join nonsense {script}", "join='nonsense' cannot be used: give HOST:PORT"),
+    ("agent --name n1 {script}", "need --join"),
+    ("coordinator --run-dir {known}", "Missing option '--nodes'"),
+    # --- the script
+    ("run absent.py", "script='absent.py' is not a file"),
+    ("run /dev/stdin", "is no regular file"),
+    ("run {empty}", "is empty: give the path"),
+    ("run {folder}", "is a folder without a __main__.py"),
+    ("run -m nosuchmodule", "module='nosuchmodule' cannot be found"),
+    ("run --no-python {python} -c x", "cannot be used: trainers are forked"),
+    ("run --no-python bash x.sh", "cannot be protected"),
+    ("run --module --no-python x", "cannot be used together"),
+    # --- files and folders
+    ("run --run-dir {file} {script}", "cannot be used: File exists"),
+    ("run --run-dir {file}/below {script}", "cannot be used: Not a directory"),
+    ("run --run-dir /proc/nothing {script}", "cannot be used: No such file or directory"),
+    ("run --config absent.toml {script}", "config file absent.toml cannot be read"),
+    ("run --config {file} {script}", "cannot be read"),
+    ("run --config {folder} {script}", "Is a directory"),
+    ("run --topology absent.toml {script}", "topology file absent.toml cannot be read"),
+    ("run --tls {folder} {script}", "tls="),
+    ("agent --join 127.0.0.1:1 --logs {file} {script}", "cannot be used (File exists)"),
+    ("status --run-dir {absent}", "is not there: give the run folder of a job"),
+    ("status --run-dir {file}", "is a file: give the run folder of a job"),
+    ("status --run-dir {broken}", "is not the run folder of a job"),
+    ("status --run-dir {known}", "has ended, or its machine cannot be reached"),
+    ("status --run-dir {open}", "is open to every user: chmod 600 it"),
+    ("status", "no job was found in ./deadpool-runs"),
+    ("story --run-dir {absent}", "is not there"),
+    ("story --run-dir {folder}", "has no events.jsonl"),
+    ("kill --run-dir {known} --rank 0", "has ended, or its machine cannot be reached"),
+    ("drain --run-dir {known} n1", "has ended, or its machine cannot be reached"),
+    ("audit --run-dir {known}", "has ended, or its machine cannot be reached"),
+    ("protect --run-dir {known} copies=2", "has ended, or its machine cannot be reached"),
+    ("dashboard --run-dir {absent}", "is not there"),
+    ("report {absent}", "is not there"),
+    ("pool serve --pool {file}", "cannot be used: File exists"),
+    ("pool status --pool {absent}", "no pool in"),
+    # --- the network
+    ("run --interface nosuch0 {script}", "interface='nosuch0' is not one with an IPv4 address"),
+]
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch) -> dict[str, object]:
+    """What the words in braces stand for. The current folder has no jobs."""
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("DEADPOOL_")]:
+        monkeypatch.delenv(variable)
+    (tmp_path / "script.py").write_text("print('over')")
+    (tmp_path / "empty.py").touch()
+    (tmp_path / "file").write_text("neither TOML nor JSON\n")
+    for folder in ("folder", "broken", "known", "open"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "broken" / "job.json").write_text("{")
+    for folder in ("open", "known"):
+        (tmp_path / folder / "job.json").write_text('{"host": "127.0.0.1", "port": 1, "pid": 1, "tls": "off"}')
+        (tmp_path / folder / "secret").write_text("s" * 64)
+    (tmp_path / "known" / "secret").chmod(0o600)
+    (tmp_path / "open" / "secret").chmod(0o644)
+    here = {name: tmp_path / name for name in ("file", "folder", "broken", "known", "open", "absent", "new")}
+    return {**here, "script": tmp_path / "script.py", "empty": tmp_path / "empty.py", "python": sys.executable}
+
+
+@pytest.fixture
+def refused(names, monkeypatch, capfd):
+    """Calls the command; returns what it said. A word with spaces is written with @ in their place."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(line: str) -> str:
+        words = [word.format(**names).replace("@", " ") for word in line.split()]
+        monkeypatch.setattr(sys, "argv", ["deadpool", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = "".join(capfd.readouterr())
+        assert ended.value.code == 2, said
+        assert "Traceback" not in said
+        return said
+
+    return call
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG, ids=[line for line, _ in WRONG])
+def test_is_refused_in_words(refused, line, message):
+    said = refused(line)
+    assert message in said
+    for sentence in re.findall(r"^deadpool: (.*)$", said, re.MULTILINE):
+        assert len(re.findall(r"[.;] [A-Za-z`]", sentence)) < 3, "three sentences at most"
+
+
+def test_port_that_is_taken(refused):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(f"pool serve --pool {{new}} --host 127.0.0.1 --port {port}")
+    assert f"port={port} of 127.0.0.1 cannot be used, it is taken" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("coordinator --nodes 1 --run-dir {new} --host 192.0.2.77", "host='192.0.2.77', port=0 cannot be used"),
+        pytest.param("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999", marks=pytest.mark.thorough),
+        pytest.param("salvage {absent}", "there are no salvaged copies", marks=pytest.mark.thorough),
+    ],
+)
+def test_process_of_its_own_is_refused_in_words(names, line, message):
+    done = deadpool(*line.format(**names).split())
+    assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def test_log_that_is_no_log_has_no_recoveries(names, monkeypatch, capfd):
+    lines = [os.urandom(3000), b"[1, 2]", b'"text"', b'{"what": "fault"}', b'{"no": "event"}']
+    (names["folder"] / "events.jsonl").write_bytes(b"\n".join(lines))
+    monkeypatch.setattr(sys, "argv", ["deadpool", "story", "--run-dir", str(names["folder"])])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, "no completed recovery" in capfd.readouterr().out) == (0, True)
+
+
+def test_error_of_the_machine_is_a_sentence_and_a_traceback_only_on_demand(refused, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "/somewhere")
+
+    monkeypatch.setattr("deadpool.cli.job_client.find_run_dir", full)
+    assert "deadpool: /somewhere: No space left on device" in refused("status")
+    monkeypatch.setattr(sys, "argv", ["deadpool", "--debug", "status"])
+    monkeypatch.setenv("DEADPOOL_DEBUG", "")
+    with pytest.raises(OSError, match="No space left"):
+        main()
