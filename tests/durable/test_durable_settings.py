@@ -62,13 +62,14 @@ def test_begins_from_the_newest_or_says_why_not(tmp_path):
         return JobConfig(**settings).checked()
 
     ours = durable_settings(config(), b"secret")
-    assert find_to_begin(config(resume="auto"), ours, never) is None
+    assert find_to_begin(config(resume="auto"), ours, never) == []
     with pytest.raises(ConfigError, match="no complete checkpoint"):
         find_to_begin(config(resume="must"), ours, never)
     for step in (4, 12):
         write_whole(DirectoryStore(tmp_path / "checkpoints"), where, step)
-    assert find_to_begin(config(), ours, never) is None
-    assert find_to_begin(config(resume="auto"), ours, never).number == 12
+    assert find_to_begin(config(), ours, never) == []
+    found = find_to_begin(config(resume="auto"), ours, never)
+    assert [checkpoint.number for checkpoint in found] == [12, 4], "the older one is for when bytes have changed"
     with pytest.raises(ConfigError, match="2 nodes with 1 ranks each"):
         find_to_begin(config(resume="auto", nodes=4), ours, never)
     # They are of another job, so a running one does not fall back to them unless it has begun from them.
@@ -86,7 +87,7 @@ def test_checkpoint_whose_files_are_gone_is_skipped_but_never_silently_all_of_th
 
     def found() -> int:
         skipped.clear()
-        return find_to_begin(config, ours, lambda *each: skipped.append(each)).number
+        return find_to_begin(config, ours, lambda *each: skipped.append(each))[0].number
 
     (tmp_path / "checkpoints" / name_of(12) / data_path(1)).unlink()
     assert found() == 8

@@ -105,7 +105,7 @@ async def coordinate(
     def skip(name: str, step: int, reason: str) -> None:
         skipped.append(Event(what="checkpoint_skipped", detail={"step": step, "name": name, "reason": reason}))
 
-    begins_from = await asyncio.to_thread(find_to_begin, config, durable, skip) if founds and durable else None
+    begins_from = await asyncio.to_thread(find_to_begin, config, durable, skip) if founds and durable else []
     leadership = _leadership(config, founds, durable)
     metrics = Endpoint(config.metrics_host, config.metrics_port)
     loop = asyncio.get_running_loop()
@@ -147,8 +147,8 @@ async def coordinate(
     hooks.start()
     for event in skipped:
         server.log_event(event)
-    if begins_from is not None:
-        server.use_checkpoint(begins_from)
+    for checkpoint in begins_from:
+        server.use_checkpoint(checkpoint)
     server.open()
     others = [place for place in places if str(place) != own]
     standbys = StandbyWatch(others, credentials, is_leader=lambda: leadership.is_leader, tell=server.log_event)

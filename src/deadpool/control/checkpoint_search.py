@@ -6,7 +6,8 @@ Cores decide what follows from it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from deadpool.config import JobConfig
@@ -16,6 +17,7 @@ from deadpool.durable.reading import as_checkpoint, newest_checkpoint, what_is_m
 from deadpool.durable.store import Store, open_store
 from deadpool.errors import ConfigError
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
+from deadpool.protocol.coordinator.checkpoints import OLDER_ONES
 
 Skipped = Callable[[str, int, str], None]
 """Hears of a checkpoint that cannot be read: its name, its step and why."""
@@ -43,20 +45,21 @@ def absolute(where: str) -> str:
     return where if "://" in where else str(Path(where).absolute())
 
 
-def find_to_begin(config: JobConfig, settings: DurableSettings, skipped: Skipped) -> Checkpoint | None:
-    """For a job that begins. None: from the first line of the script, which is never so where a complete checkpoint is
-    there that cannot be read: people have to say so first."""
+def find_to_begin(config: JobConfig, settings: DurableSettings, skipped: Skipped) -> list[Checkpoint]:
+    """For a job that begins: the newest one, and some older ones in case that its bytes have changed. None: from the
+    first line of the script, which is never so where a complete checkpoint is there that cannot be read: people have to
+    say so first."""
     if config.resume == "no":
-        return None
+        return []
     store = open_store(settings.where)
     try:
         found = complete_ones(store)
         if not found:
             _require_none_is_needed(config, settings)
-            return None
+            return []
         newest = _newest_that_is_whole(store, found, settings, skipped)
         _require_same_layout(config, newest)
-        return as_checkpoint(store, newest)
+        return [as_checkpoint(store, each) for each in (newest, *_older_ones(store, found, newest, config))]
     except OSError as error:
         raise ConfigError(f"durable={settings.where!r} cannot be read: {error}") from error
 
@@ -77,6 +80,13 @@ def _newest_that_is_whole(
         f"no checkpoint in {settings.where} can be read any more ({reasons}): mend them, or give another --durable or "
         "--resume no to begin from the first step"
     )
+
+
+def _older_ones(store: Store, found: Sequence[Manifest], newest: Manifest, config: JobConfig) -> Iterator[Manifest]:
+    """Of the steps before it, and of the same layout."""
+    older = (each for each in found if each.step < newest.step and _same_layout(config, each))
+    whole = (each for each in older if what_is_missing(store, each.name, each.files) is None)
+    return itertools.islice(whole, OLDER_ONES)
 
 
 def find_to_fall_back_to(config: JobConfig, settings: DurableSettings) -> Checkpoint | None:

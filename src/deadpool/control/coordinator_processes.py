@@ -26,7 +26,8 @@ class Spawn(Protocol):
     ) -> Process: ...
 
 
-_START_S = 30.0
+_START_S = 180.0
+"""A machine may be slow; whether the process has died is seen at once."""
 _STOP_S = 10.0
 _DESERTED_S = 10.0
 """Without any node for so long, several coordinators are ended: none of them can know that the job is over."""

@@ -47,7 +47,8 @@ EVENTS = (
     ),
     EventType(
         name="checkpoint_skipped",
-        meaning="Files of a complete durable checkpoint are missing or cut short. The job begins from an older one.",
+        meaning="A complete durable checkpoint is damaged: files are missing or cut short, or bytes have changed. The "
+        "job goes back to an older one.",
         action="Find out what deletes files in the store. `deadpool durable verify` says what else is damaged. Delete "
         "the checkpoint's folder, so that it is not counted among those that are kept.",
         fields={"step": "its version", "name": _NAME, "reason": "which file, and what is wrong with it"},

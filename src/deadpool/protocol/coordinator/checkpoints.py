@@ -25,6 +25,8 @@ RETRY_S = 60.0
 """After a failed write; sooner where checkpoints are more frequent than that."""
 READ_ATTEMPTS = 3
 """Recoveries that may fail because one checkpoint cannot be read. A store may fail for a moment, but damage stays."""
+OLDER_ONES = 2
+"""Older checkpoints that are remembered beside the newest one."""
 LATE_SHARE = 0.1
 """Of the time limit: a write that takes longer is reported, since its store may hang."""
 
@@ -49,6 +51,7 @@ class Checkpoints:
         self._job = job
         self._settings: DurableSettings | None = job.settings.durable
         self.newest: Checkpoint | None = None  # complete, and this job may go back to it
+        self._older: list[Checkpoint] = []  # as complete: where the newest turns out to be damaged, the first of them
         self._write: Write | None = None
         self._attempts = 0
         self._due_at: float | None = None  # None: the job has not run yet
@@ -159,7 +162,7 @@ class Checkpoints:
             return
         self._write, self._last_number = None, write.version.number
         copies = tuple(write.copies[rank] for rank in range(self._job.layout.world_size))
-        self.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
+        self._add(Checkpoint(name=write.name, number=write.version.number, copies=copies))
         self._job.out.emit(
             "checkpoint_written",
             step=write.version.number,
@@ -194,20 +197,26 @@ class Checkpoints:
     # --- what there is ------------------------------------------------------------------------------------------------
 
     def on_found(self, checkpoint: Checkpoint) -> None:
-        if self.newest is None or checkpoint.number > self.newest.number:
-            self.newest = checkpoint
+        self._add(checkpoint)
+        if self.newest is checkpoint:
             self._last_number = max(self._last_number, checkpoint.number)
             self._job.out.emit("checkpoint_found", step=checkpoint.number, name=checkpoint.name)
 
+    def _add(self, checkpoint: Checkpoint) -> None:
+        known = [*([self.newest] if self.newest is not None else []), *self._older, checkpoint]
+        self.newest, *self._older = sorted(known, key=lambda each: each.number, reverse=True)[: 1 + OLDER_ONES]
+
     def on_unread(self, name: str, reason: str) -> str | None:
         """A rank's state could not be read from the checkpoint that the plan goes back to. Returns why the job has to
-        end; None: it is tried again. An older checkpoint is not taken by itself: how much to lose is for people to
-        decide."""
+        end; None: it is tried again, and at last with an older one."""
         self._unread[name] = self._unread.get(name, 0) + 1
         if self._unread[name] < READ_ATTEMPTS:
             return None
+        if self._older and self.newest is not None and self.newest.name == name:
+            damaged, self.newest = self.newest, self._older.pop(0)
+            self._job.out.emit("checkpoint_skipped", step=damaged.number, name=damaged.name, reason=reason)
+            return None
         return (
             f"checkpoint {name} could not be read {READ_ATTEMPTS} times, the last time: {reason}; see what is damaged "
-            f"with `deadpool durable verify`, then mend it, or delete the folder {name} and start again with --resume "
-            "auto, which takes the next older one"
+            "with `deadpool durable verify`; there is no older one to go back to"
         )
