@@ -5,6 +5,7 @@ In this process, where nothing has to be started for it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -176,3 +177,16 @@ def test_error_of_the_machine_is_a_sentence_and_a_traceback_only_on_demand(refus
     monkeypatch.setenv("DEADPOOL_DEBUG", "")
     with pytest.raises(OSError, match="No space left"):
         main()
+
+
+def test_story_counts_what_comes_again_and_again(names, monkeypatch, capfd):
+    milestones = [{"what": "fault", "reason": "gone", "ranks": [0], "node": "n0"}, {"what": "fenced"}]
+    milestones += [{"what": "planned", "step": 7, "lost_steps": 0}, {"what": "prepared"}, {"what": "go"}]
+    missed = [{"what": "capture_missed", "rank": 0, "step": step} for step in range(1000)]
+    records = [{"t": 1.0 + t, "cause": "fault-1", **each} for t, each in enumerate([*milestones, *missed])]
+    (names["folder"] / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    monkeypatch.setattr(sys, "argv", ["deadpool", "story", "--run-dir", str(names["folder"])])
+    with pytest.raises(SystemExit):
+        main()
+    said = capfd.readouterr().out
+    assert "and 1000 times capture_missed" in said and len(said.splitlines()) < 30

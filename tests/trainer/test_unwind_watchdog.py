@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 from waiting import LIMIT_S
 
-from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatchdog
+from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatchdog, where_script_stands
 
 STUCK, WELL = 75, 0
 PROGRAM = """
@@ -90,3 +92,19 @@ def test_halt_in_a_step_that_lasts_long_leaves_a_trace_of_every_thread(step_s, s
     told = capfd.readouterr().err
     assert ("no step for 30 s" in told) == tells
     assert ("in test_halt_in_a_step_that_lasts_long" in told) == tells
+
+
+def test_line_of_the_script_that_waits_in_torch_is_named():
+    future, begun = torch.futures.Future(), threading.Event()
+
+    def wait_for_what_never_comes():
+        begun.set()
+        future.wait()
+
+    thread = threading.Thread(target=wait_for_what_never_comes)
+    thread.start()
+    begun.wait()
+    place = where_script_stands(thread.ident)
+    future.set_result(0)
+    thread.join()
+    assert place.startswith("test_unwind_watchdog.py:") and place.endswith("in wait_for_what_never_comes")

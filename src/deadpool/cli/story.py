@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from deadpool.story import Recovery
 
 
+REPEATED = ("capture_missed",)
+"""Events that come again and again in the steps after a recovery: they are counted."""
+
+
 def story(
     cause: Annotated[str | None, typer.Argument(help="a cause, e.g. fault-1 (default: all of them)")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
@@ -60,7 +64,11 @@ def print_recovery(recovery: Recovery) -> None:
         offset += seconds
     console.print(f"  resumed at step {recovery.resume_step}, {recovery.lost_steps} completed steps redone")
     for record in recovery.records:
-        console.print(_line(record, recovery.began))
+        if record["what"] not in REPEATED:
+            console.print(_line(record, recovery.began))
+    for what in REPEATED:
+        if count := sum(record["what"] == what for record in recovery.records):
+            console.print(f"  and {count} times {what} until the next recovery, see events.jsonl")
 
 
 def _line(record: dict[str, object], began: float) -> str:

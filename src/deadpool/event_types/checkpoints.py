@@ -46,6 +46,14 @@ EVENTS = (
         console="the durable checkpoint of step {step} takes long: {nodes} still write after {seconds} s",
     ),
     EventType(
+        name="checkpoint_interval",
+        meaning="A durable checkpoint took longer to write than `--durable-every` asks for one. The next is begun when "
+        "it is done, so checkpoints are further apart than that.",
+        action="Give a longer `--durable-every`, more `--durable-bandwidth`, or a faster store.",
+        fields={"seconds": "what it took", "every_s": "the interval that was asked for"},
+        console="CHECKPOINTS ARE LATE: one took {seconds} s, and --durable-every asks for one every {every_s:g} s",
+    ),
+    EventType(
         name="checkpoint_skipped",
         meaning="A complete durable checkpoint is damaged: files are missing or cut short, or bytes have changed. The "
         "job goes back to an older one.",

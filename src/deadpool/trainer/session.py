@@ -65,7 +65,7 @@ from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
-from deadpool.trainer.unwind_watchdog import UnwindWatchdog
+from deadpool.trainer.unwind_watchdog import UnwindWatchdog, where_script_stands
 from deadpool.wire.credentials import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 
@@ -215,7 +215,10 @@ class Session:
 
     def _stuck(self, seconds: float) -> None:
         """An abort that has no effect is one more fault, of this process only."""
-        self.send(Hung(found=f"stood still inside torch for {seconds:.1f} s after the abort"))
+        main = threading.main_thread().ident
+        assert main is not None
+        place = where_script_stands(main) or "unknown line"
+        self.send(Hung(found=f"stood still inside torch for {seconds:.1f} s after the abort ({place})"))
         os._exit(CODE_RESTART)
 
     # --- the script's thread -----------------------------------------------------------------------------------------

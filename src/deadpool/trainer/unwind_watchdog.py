@@ -95,6 +95,16 @@ class UnwindWatchdog:
                 return
 
 
+def where_script_stands(thread: int) -> str:
+    """The line of the script, or of a library, that has called into torch; "" if there is none."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
 def is_inside_torch(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     name = frame.f_code.co_filename if frame is not None else ""

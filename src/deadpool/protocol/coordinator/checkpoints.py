@@ -57,6 +57,7 @@ class Checkpoints:
         self._due_at: float | None = None  # None: the job has not run yet
         self._last_number = 0
         self._asked = False
+        self._is_slow = False  # the last write took longer than the interval
         self._unread: dict[str, int] = {}  # how often a recovery failed because a checkpoint could not be read
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -170,6 +171,16 @@ class Checkpoints:
             bytes=done.bytes_written,
             seconds=round(now - write.began, 3),
         )
+        self._tell_if_slow(write, now)
+
+    def _tell_if_slow(self, write: Write, now: float) -> None:
+        """Once, until a write is quick enough again: no two are written at a time, so the next one comes late."""
+        settings = self._settings
+        assert settings is not None
+        is_slow = bool(settings.every_s) and now - write.began > settings.every_s
+        if is_slow and not self._is_slow:
+            self._job.out.emit("checkpoint_interval", seconds=round(now - write.began, 1), every_s=settings.every_s)
+        self._is_slow = is_slow
 
     def _check(self, write: Write, settings: DurableSettings, now: float) -> None:
         lost = sorted(write.awaited - self._job.members.keys())
