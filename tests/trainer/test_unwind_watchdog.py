@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from waiting import LIMIT_S
+from waiting import LIMIT_S, wait_until
 
-from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatchdog, where_script_stands
+from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatchdog, is_inside_torch, where_script_stands
 
 STUCK, WELL = 75, 0
 PROGRAM = """
@@ -30,6 +30,16 @@ threading.Timer({life_s}, lambda: os._exit({well})).start()
 {main}
 """
 INSIDE_TORCH = "torch.futures.Future().wait()"
+BESIDE_A_DEVICE = f"torch.cuda.is_initialized = lambda: True; {INSIDE_TORCH}"
+BESIDE_A_THREAD = f"""
+def compute():
+    while True:
+        pass
+
+
+threading.Thread(target=compute, daemon=True).start()
+{INSIDE_TORCH}
+"""
 MAINS = {
     "waits inside torch": (INSIDE_TORCH, STUCK),
     "computes": ("while True: torch.ones(200, 200) @ torch.ones(200, 200)", WELL),
@@ -48,7 +58,9 @@ STEPS = {1.0: STUCK, 3600.0: WELL}
 def outcomes() -> Iterator[dict[str, int]]:
     """They do little but wait, so all of them are run at once."""
     programs = {name: begin(main, code) for name, (main, code) in MAINS.items()}
-    programs |= {f"steps of {step_s} s": begin(INSIDE_TORCH, code, step_s) for step_s, code in STEPS.items()}
+    programs["sleeps, all of it"] = begin(INSIDE_TORCH, STUCK, 3600.0)
+    programs["waits for a thread that computes"] = begin(BESIDE_A_THREAD, WELL, 3600.0)
+    programs |= {f"steps of {step_s} s": begin(BESIDE_A_DEVICE, code, step_s) for step_s, code in STEPS.items()}
     try:
         yield {name: program.wait(timeout=LIMIT_S) for name, program in programs.items()}
     finally:
@@ -65,6 +77,12 @@ def test_main_thread_that_waits_while_the_device_drains_slow_steps(outcomes):
     """Stuck after three steps of one second; three of an hour last longer than the program lives."""
     assert outcomes["steps of 1.0 s"] == STUCK
     assert outcomes["steps of 3600.0 s"] == WELL
+
+
+def test_process_without_a_device_in_which_every_thread_sleeps(outcomes):
+    """However long steps are: nothing can come any more."""
+    assert outcomes["sleeps, all of it"] == STUCK
+    assert outcomes["waits for a thread that computes"] == WELL
 
 
 def test_quick_steps_do_not_make_it_impatient():
@@ -104,6 +122,7 @@ def test_line_of_the_script_that_waits_in_torch_is_named():
     thread = threading.Thread(target=wait_for_what_never_comes)
     thread.start()
     begun.wait()
+    wait_until(lambda: is_inside_torch(thread.ident), "the wait")
     place = where_script_stands(thread.ident)
     future.set_result(0)
     thread.join()

@@ -1,13 +1,13 @@
 """Detects a main thread that an abort did not reach, because it is idle inside torch, and ends the process.
 
-Once in some hundred aborts a wait in gloo does not end although every connection of the process is shut down; it would
-last until the group's timeout. No other thread can end that wait, so the process ends itself. No work is lost: its
-agent starts another process, which takes the rank from the node's own memory.
+A wait in gloo does not end if a message was cut off in its middle: gloo forgets the buffer of a message that it has
+begun to read or write, and tells it nothing when the connection ends (docs/design-notes.md). It would wait until the
+group's timeout. No other thread can end that wait, so the process ends itself. No work is lost: its agent starts
+another process, which takes the rank from the node's own memory.
 
 Whether the main thread is idle is judged by its CPU time. A rank that computes is left alone, and so is one that waits
-for something outside torch, such as its data.
-
-With a GPU the host may be two steps ahead: it then waits legitimately until the device has worked off its queue.
+for something outside torch, such as its data. With a GPU the host may be two steps ahead: it then waits legitimately
+until the device has worked off its queue. Without one, nothing can come any more once every thread sleeps.
 
 A halt that comes in a step of unusual length ends a hang. Then the stacks of all threads are printed, because the abort
 that follows changes them.
@@ -15,6 +15,7 @@ that follows changes them.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import sys
 import threading
@@ -30,12 +31,16 @@ STILL_S = 2.0
 STILL_STEPS = 3
 """A main thread is stuck after it was idle for STILL_S and for as long as this many steps take."""
 
+ASLEEP_S = 1.0
+"""Without a device, it is stuck after all threads of the process were asleep for so long."""
+
 LONG_S = 20.0
 LONG_STEPS = 5
 """A step is of unusual length if it has lasted longer than LONG_S and than this many steps."""
 
 _SAMPLE_S = 0.25
 _ACTIVE_SHARE = 0.02  # of the time between two samples: a thread that only wakes up to check a flag uses less
+_TASKS = Path("/proc/self/task")
 _TORCH = str(Path(torch.__file__).parent)
 _DATA = str(Path(torch.__file__).parent / "utils" / "data")
 
@@ -85,14 +90,27 @@ class UnwindWatchdog:
         main = threading.main_thread().ident
         assert main is not None
         clock = time.pthread_getcpuclockid(main)
-        still_s, used_s = 0.0, time.clock_gettime(clock)
+        still_s, asleep_s, used_s = 0.0, 0.0, time.clock_gettime(clock)
         while not self._unwound.wait(_SAMPLE_S):
             now_s = time.clock_gettime(clock)
             is_still = now_s - used_s < _ACTIVE_SHARE * _SAMPLE_S and is_inside_torch(main)
             still_s, used_s = (still_s + _SAMPLE_S if is_still else 0.0), now_s
-            if still_s >= self.limit_s:
+            is_asleep = is_still and not torch.cuda.is_initialized() and are_others_asleep()
+            asleep_s = asleep_s + _SAMPLE_S if is_asleep else 0.0
+            if still_s >= self.limit_s or asleep_s >= ASLEEP_S:
                 self._on_stuck(still_s)
                 return
+
+
+def are_others_asleep() -> bool:
+    """Whether no thread of this process but this one runs, waits for a processor, or waits for a disk."""
+    own = str(threading.get_native_id())
+    for task in _TASKS.iterdir():
+        with contextlib.suppress(OSError):  # it has just ended
+            state = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            if task.name != own and state != "S":
+                return False
+    return True
 
 
 def where_script_stands(thread: int) -> str:
