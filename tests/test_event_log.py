@@ -64,7 +64,7 @@ def test_folder_that_is_gone_and_comes_back(tmp_path):
     with closing(EventLog(folder / "events.jsonl")) as log:
         log.start()
         write_some(log, range(1))
-        wait_until(lambda: (folder / "events.jsonl").exists(), "the file")
+        wait_until(lambda: numbers(folder / "events.jsonl") == [0], "the first record")
         folder.rename(tmp_path / "elsewhere")
         write_some(log, range(1, 3))
         assert wait_until(log.trouble, "trouble").reason == "No such file or directory"
@@ -111,5 +111,6 @@ def test_log_on_a_dead_disk_can_be_closed(disk):
     disk.fill()
     write_some(log, range(1000))
     wait_until(log.trouble, "trouble")
-    log.close()
+    assert log.waiting > 0
+    assert log.close() > 0, "it says what is lost"
     assert not any(each.name == "deadpool-events" for each in threading.enumerate())

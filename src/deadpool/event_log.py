@@ -80,17 +80,26 @@ class EventLog:
                 reason = f"a write takes longer than {SLOW_S:g} s"
             return Trouble(reason, len(self._lines), self._dropped) if reason is not None else None
 
-    def close(self) -> None:
-        """Writes what still waits. What a disk does not take within seconds is lost: no process ends later for it."""
+    @property
+    def waiting(self) -> int:
+        """Records that are not in the file, because the disk does not take them."""
+        trouble = self.trouble()
+        return trouble.waiting if trouble is not None else 0
+
+    def close(self) -> int:
+        """Writes what still waits. What a disk does not take within seconds is lost: no process ends later for it.
+        Returns how many records are lost."""
         thread, self._thread = self._thread, None
         if thread is None:
-            return
+            return 0
         with self._changed:
             self._closes = True
             self._changed.notify_all()
         thread.join(_LAST_WRITES_S)
         if not thread.is_alive():
             self._close_file()
+        with self._changed:
+            return len(self._lines) + self._dropped
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -150,6 +159,7 @@ class EventLog:
             self._failure = error.strerror or str(error)
             self._in_flight, self._writing_since = 0, None
             if self._closes:
+                self._dropped += len(self._lines)
                 self._lines.clear()
             self._changed.wait_for(lambda: self._closes, _RETRY_S)
 

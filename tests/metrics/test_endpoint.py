@@ -53,13 +53,14 @@ def write(path: Path, records) -> None:
 
 def test_coordinator_says_what_has_happened(tmp_path):
     write(tmp_path / "events.jsonl", RECORDS)
-    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: True))
+    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: True, lambda: 7))
     assert found["deadpool_recoveries_total{kind=node}"] == 1 and found["deadpool_recoveries_total{kind=hang}"] == 0
     assert found["deadpool_phase{phase=running}"] == 1 and found["deadpool_phase{phase=recovering}"] == 0
     assert found["deadpool_recovery_phase_seconds_sum{phase=connect}"] == 4.0
     assert found["deadpool_recovery_phase_seconds_bucket{le=2.5,phase=plan}"] == 1
     assert found["deadpool_recovery_phase_seconds_bucket{le=0.5,phase=plan}"] == 0
     assert found["deadpool_steps_total"] == 12 and found["deadpool_overhead_ratio"] == 0.01
+    assert found["deadpool_events_waiting"] == 7
     assert "deadpool_slowest_transfer_bytes_per_second" not in found  # nothing was sent yet: not known is not 0
 
 
@@ -67,9 +68,9 @@ def test_coordinator_that_takes_over_goes_on_where_the_last_one_was(tmp_path):
     """Counters are those of the log, not of the process: none falls, and none counts twice."""
     path = tmp_path / "events.jsonl"
     write(path, RECORDS)
-    before = scraped(JobCollector(path, lambda: True))
+    before = scraped(JobCollector(path, lambda: True, lambda: 7))
     write(path, [*RECORDS, {"t": 150.0, "what": "took_over", "term": 2, "running": True, "nodes": []}])
-    after = scraped(JobCollector(path, lambda: True))
+    after = scraped(JobCollector(path, lambda: True, lambda: 7))
     counters = [name for name in before if "_total" in name or "_bucket" in name or "_count" in name]
     assert len(counters) > 50
     assert {name: after[name] for name in counters} == {name: before[name] for name in counters} | {
@@ -80,7 +81,7 @@ def test_coordinator_that_takes_over_goes_on_where_the_last_one_was(tmp_path):
 def test_standby_has_no_figures_of_the_job(tmp_path):
     """Else a sum over all coordinators would count everything twice."""
     write(tmp_path / "events.jsonl", RECORDS)
-    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: False))
+    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: False, lambda: 0))
     assert found.pop("deadpool_leading") == 0
     assert {name.partition("{")[0] for name in found} == {"deadpool_build_info"}
 
@@ -112,7 +113,10 @@ def test_agent_says_what_its_node_does():
 def test_everything_in_the_catalog_is_exposed_and_nothing_else(tmp_path):
     full = {"transfer_bytes_per_s": 1.0, "slowest_bytes_per_s": 1.0}
     write(tmp_path / "events.jsonl", [*RECORDS, progress(140.0, step=13, overhead=0.1, overhead_error=0.1, **full)])
-    kinds = {OF_COORDINATOR: JobCollector(tmp_path / "events.jsonl", lambda: True), OF_AGENT: NodeCollector(node_facts)}
+    kinds = {
+        OF_COORDINATOR: JobCollector(tmp_path / "events.jsonl", lambda: True, lambda: 7),
+        OF_AGENT: NodeCollector(node_facts),
+    }
     for catalog, collector in kinds.items():
         exposed = {re.sub(r"_(bucket|sum|count)$", "", name.partition("{")[0]) for name in scraped(collector)}
         assert exposed == {metric.name for metric in catalog}

@@ -143,7 +143,7 @@ async def coordinate(
     address = await listen(server.start, config.host, config.port)
     if not quiet:
         _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
-    _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader), server)
+    _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader, lambda: log.waiting), server)
     hooks.start()
     for event in skipped:
         server.log_event(event)
@@ -166,7 +166,8 @@ async def coordinate(
         await server.close()
         await asyncio.to_thread(hooks.close)
         await asyncio.to_thread(metrics.close)
-        log.close()
+        if lost := log.close():
+            _say(config, f"{lost} events are lost: the disk of {folder.path} did not take them")
 
 
 def _serve_metrics(metrics: Endpoint, collector: JobCollector, server: CoordinatorServer) -> None:

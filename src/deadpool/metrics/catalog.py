@@ -54,6 +54,9 @@ OF_COORDINATOR = (
     _metric("deadpool_takeovers_total", COUNTER, "How often another coordinator has taken over."),
     _metric("deadpool_events_total", COUNTER, "Events, by name.", "event"),
     _metric("deadpool_newest_event_timestamp_seconds", GAUGE, "Time of the newest event."),
+    _metric(
+        "deadpool_events_waiting", GAUGE, "Events in memory because the disk of the run folder does not take them."
+    ),
 )
 OF_AGENT = (
     _metric("deadpool_build_info", GAUGE, "Always 1; the label is the version of DeadPool.", "version"),

@@ -16,7 +16,7 @@ Values = Mapping[Labels, Any]
 """By the values of a metric's labels; () where it has none. What is None is left out."""
 
 
-def job_values(fold: JobFold) -> dict[str, Values]:
+def job_values(fold: JobFold, events_waiting: int) -> dict[str, Values]:
     """By metric. Whatever only a progress event tells is left out until there is one."""
     recoveries, progress = fold.recoveries, fold.progress
     single = {
@@ -45,6 +45,7 @@ def job_values(fold: JobFold) -> dict[str, Values]:
         "deadpool_protection_changes_total": fold.events["protection"],
         "deadpool_takeovers_total": fold.events["took_over"],
         "deadpool_newest_event_timestamp_seconds": fold.newest,
+        "deadpool_events_waiting": events_waiting,
     }
     return {
         **{name: {(): value} for name, value in single.items()},

@@ -16,10 +16,14 @@ from deadpool.metrics.node_facts import NodeFacts
 
 
 class JobCollector:
-    """Reads the log on when a scrape asks, so that a coordinator which has just taken over begins with all that was."""
+    """Reads the log on when a scrape asks, so that a coordinator which has just taken over begins with all that was.
 
-    def __init__(self, events: Path, is_leader: Callable[[], bool]) -> None:
-        self._tail, self._fold, self._is_leader = EventTail(events), JobFold(), is_leader
+    `events_waiting` says how many events are not in the log yet, because its disk does not take them.
+    """
+
+    def __init__(self, events: Path, is_leader: Callable[[], bool], events_waiting: Callable[[], int]) -> None:
+        self._tail, self._fold = EventTail(events), JobFold()
+        self._is_leader, self._events_waiting = is_leader, events_waiting
         self._lock = threading.Lock()  # two scrapes at once
 
     def collect(self) -> Iterator[Any]:
@@ -28,7 +32,7 @@ class JobCollector:
                 return families(OF_COORDINATOR, standby_values())
             for record in self._tail.read():
                 self._fold.add(record)
-            return iter(list(families(OF_COORDINATOR, job_values(self._fold))))
+            return iter(list(families(OF_COORDINATOR, job_values(self._fold, self._events_waiting()))))
 
 
 class NodeCollector:
