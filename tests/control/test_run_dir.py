@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import socket
 
 import pytest
 
+from deadpool.control import machine_lease
+from deadpool.control.folder_lock import lock_folder
 from deadpool.control.run_dir import RunDir
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.errors import ConfigError
@@ -56,3 +60,27 @@ def test_secret_is_not_made_up_by_who_only_reads(run_dir):
     run_dir.announce(ADDRESS, tls="off")
     with pytest.raises(ConfigError, match="cannot be read"):
         run_dir.credentials(serving=True)
+
+
+def test_folder_is_locked_as_long_as_it_is_used(run_dir):
+    lock = lock_folder(run_dir.path, "run_dir")
+    with pytest.raises(ConfigError, match=rf"process {os.getpid()} of .* uses it; end that, or give another one"):
+        lock_folder(run_dir.path, "run_dir")
+    lock.close()
+    lock_folder(run_dir.path, "run_dir").close()
+
+
+def test_file_system_without_locks(run_dir, monkeypatch):
+    """What the file says decides: it is empty once the job has ended, and a dead process of this machine has none."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(machine_lease.fcntl, "fcntl", refuse)
+    lock_folder(run_dir.path, "run_dir").close()
+    assert (run_dir.path / "lock").read_text() == ""
+    (run_dir.path / "lock").write_text(f"process {2**22 + 1} of {socket.gethostname()}")
+    lock_folder(run_dir.path, "run_dir").close()
+    (run_dir.path / "lock").write_text("process 1 of elsewhere")
+    with pytest.raises(ConfigError, match=r"process 1 of elsewhere, as far as .*lock says .*remove the file"):
+        lock_folder(run_dir.path, "run_dir")

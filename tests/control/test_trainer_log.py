@@ -189,3 +189,25 @@ def test_trainer_that_died_has_no_mark_and_its_last_lines_are_shown(tmp_path, ma
     found = excerpt(tmp_path, "n1.0", "fault-1", lines=3)
     assert not found.at_mark and found.lines == ("line 27", "line 28", "line 29")
     assert excerpt(tmp_path, "elsewhere.0", "fault-1", lines=3).path is None
+
+
+def test_file_that_fails_when_it_is_closed_costs_nothing_else(tmp_path, make_log, monkeypatch):
+    log = make_log(file_bytes=20)
+    log.write("first line, longer than a file")
+
+    class FailsAtClose:
+        def __init__(self, file):
+            self._file = file
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+        def close(self):
+            self._file.close()
+            raise OSError(28, "No space left on device")
+
+    log._file = FailsAtClose(log._file)
+    log.write("second")  # in a new file: the one before is closed
+    log._file = FailsAtClose(log._file)
+    log.close()
+    assert text_of(tmp_path).splitlines() == ["first line, longer than a file", "second"]

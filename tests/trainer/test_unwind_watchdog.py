@@ -30,7 +30,7 @@ threading.Timer({life_s}, lambda: os._exit({well})).start()
 {main}
 """
 INSIDE_TORCH = "torch.futures.Future().wait()"
-BESIDE_A_DEVICE = f"torch.cuda.is_initialized = lambda: True; {INSIDE_TORCH}"
+BESIDE_A_DEVICE = f"torch.accelerator.is_available = lambda: True; {INSIDE_TORCH}"
 BESIDE_A_THREAD = f"""
 def compute():
     while True:

@@ -118,7 +118,8 @@ async def coordinate(
     pages: list[subprocess.Popen[bytes]] = []
 
     def became_leader() -> None:
-        Announcement(folder, address, _told_of(config), server.log_event).make()
+        facts = _told_of(config)
+        Announcement(folder, address, facts, is_leader=lambda: leadership.is_leader, tell=server.log_event).make()
         if not quiet:
             _say_timeouts(config)
         if config.dashboard and not pages:

@@ -17,6 +17,8 @@ def stop_on_interrupts() -> None:
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes may send it twice
         raise KeyboardInterrupt
 
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -45,7 +45,6 @@ from deadpool.errors import DeadPoolError
 app = typer.Typer(
     help="Keeps a PyTorch training job running when machines die.", no_args_is_help=True, add_completion=False
 )
-CODE_PIPE = 141
 SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
 
@@ -101,9 +100,6 @@ def main() -> None:
     """What a person or a machine can cause ends in a sentence and code 2; a traceback is a bug of ours."""
     try:
         app()
-    except BrokenPipeError:  # as of `deadpool journal | head`: who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(CODE_PIPE)
     except (DeadPoolError, OSError) as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
@@ -112,8 +108,9 @@ def main() -> None:
 
 
 def _sentence(error: OSError) -> str:
+    what = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}. `deadpool --debug` before the subcommand shows where that came from"
+    return f"{where}{what}. `deadpool --debug` before the subcommand shows where that came from"
 
 
 if __name__ == "__main__":

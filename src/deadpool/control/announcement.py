@@ -17,11 +17,23 @@ _WHAT = "job.json and the address of the coordinator in it"
 class Announcement:
     """A coordinator can lead without it, as long as the disk takes nothing: only commands do not find it."""
 
-    def __init__(self, folder: RunDir, address: Address, facts: dict[str, Any], tell: Callable[[Event], None]) -> None:
-        self._folder, self._address, self._facts, self._tell = folder, address, facts, tell
+    def __init__(
+        self,
+        folder: RunDir,
+        address: Address,
+        facts: dict[str, Any],
+        *,
+        is_leader: Callable[[], bool],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._folder, self._address, self._facts = folder, address, facts
+        self._is_leader, self._tell = is_leader, tell
         self._is_late = False
 
     def make(self) -> None:
+        """Again and again until the disk takes it, or another coordinator leads."""
+        if self._is_late and not self._is_leader():
+            return
         try:
             self._folder.announce(self._address, **self._facts)
         except OSError as error:

@@ -18,6 +18,8 @@ def print_line(text: str) -> None:
     A terminal that was closed and a full disk cost the line, and nothing else. So nothing is left in a buffer, which
     Python would fail to write when it exits.
     """
+    if sys.stdout is None:  # it was closed before this process began
+        return
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         try:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-_MOST_CALLS = 20_000
+_MOST_BYTES = 16 << 20
 _CLOSE_S = 5.0
 
 
@@ -15,11 +15,12 @@ class DiskThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._changed = threading.Condition()
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[tuple[Callable[[], None], int]] = deque()
+        self._bytes = 0
         self._called_at: float | None = None
         self._closes = False
         self._thread: threading.Thread | None = None
-        self.left_out = 0  # calls that found too many before them
+        self.left_out = 0  # calls that found too much before them, or raised
 
     def start(self) -> None:
         """A second call does nothing."""
@@ -27,13 +28,18 @@ class DiskThread:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
 
-    def do(self, call: Callable[[], None]) -> None:
-        """Returns at once. `call` must not raise."""
+    @property
+    def waiting(self) -> int:
+        return len(self._calls)
+
+    def do(self, call: Callable[[], None], nbytes: int = 0) -> None:
+        """Returns at once. A call that keeps bytes in memory is left out where too many wait."""
         with self._changed:
-            if len(self._calls) >= _MOST_CALLS:
+            if nbytes and self._bytes + nbytes > _MOST_BYTES:
                 self.left_out += 1
                 return
-            self._calls.append(call)
+            self._calls.append((call, nbytes))
+            self._bytes += nbytes
             self._changed.notify()
 
     def busy_s(self) -> float:
@@ -52,11 +58,19 @@ class DiskThread:
 
     def _serve(self) -> None:
         while (call := self._next()) is not None:
-            call()
-            self._called_at = None
+            try:
+                call()
+            except Exception:  # the outer edge of a thread: the next call may be of another file
+                self.left_out += 1
+            finally:
+                self._called_at = None
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._calls or self._closes)
             self._called_at = time.monotonic()
-            return self._calls.popleft() if self._calls else None
+            if not self._calls:
+                return None
+            call, nbytes = self._calls.popleft()
+            self._bytes -= nbytes
+            return call

@@ -24,7 +24,7 @@ def lock_folder(folder: Path, setting: str, *, name: str = "lock") -> MachineLea
     path = folder / name
     try:
         lock = MachineLease(path, f"process {os.getpid()} of {socket.gethostname()}")
-        holder = _holder(lock)
+        holder = _holder(lock, path)
     except OSError as error:
         raise ConfigError(
             f"{setting}={str(folder)!r} cannot be used: {error.strerror or error}. Give a folder that this user can "
@@ -36,7 +36,7 @@ def lock_folder(folder: Path, setting: str, *, name: str = "lock") -> MachineLea
     return lock
 
 
-def _holder(lock: MachineLease) -> str | None:
+def _holder(lock: MachineLease, path: Path) -> str | None:
     """The process that has the lock; None: this one has it now."""
     try:
         return lock.take()
@@ -45,7 +45,7 @@ def _holder(lock: MachineLease) -> str | None:
             raise
     holder = lock.last_holder()
     if holder is not None and _may_live(holder):
-        return f"{holder}, as far as its file `lock` says,"
+        return f"{holder}, as far as {path} says (if that is not so, remove the file),"
     lock.sign()
     return None
 

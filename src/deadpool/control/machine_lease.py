@@ -26,7 +26,7 @@ class MachineLease:
         self._holder = holder
         make_private_folder(path.parent)
         self._descriptor = owner_only_opener(str(path), os.O_RDWR | os.O_CREAT)
-        self.is_held = False
+        self.is_held = self._is_signed = False
 
     def take(self) -> str | None:
         """None: this process has it. Otherwise the process that has it."""
@@ -39,7 +39,8 @@ class MachineLease:
         return None
 
     def sign(self) -> None:
-        """Writes into the file who has it."""
+        """Writes into the file who has it; closing takes that away."""
+        self._is_signed = True
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, self._holder.encode(), 0)
 
@@ -65,6 +66,9 @@ class MachineLease:
         return self._read_holder()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._is_signed:
+                os.ftruncate(self._descriptor, 0)
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 

@@ -30,11 +30,13 @@ async def _ask(peer: Address, credentials: Credentials, question: Ask) -> bool:
     try:
         async with asyncio.timeout(2 * _ATTEMPT_S):
             link = await connect(peer, credentials, patience_s=_ATTEMPT_S)
-            link.send(question)
-            async for message in link.messages():
-                if isinstance(message, Answer):
-                    break
-            link.abort()
+            try:
+                link.send(question)
+                async for message in link.messages():
+                    if isinstance(message, Answer):
+                        break
+            finally:
+                link.abort()
     except (TimeoutError, WireError, OSError):
         return False
     return True

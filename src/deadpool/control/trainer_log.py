@@ -69,6 +69,7 @@ class TrainerLog:
                 self._write_next()
             self._failure = ""
         except OSError as error:
+            self._close_file()  # after some failures a descriptor stays useless for ever
             self._failure, self._retry_at = error.strerror or str(error), self._clock() + _RETRY_S
 
     def trouble(self) -> Trouble | None:
@@ -76,6 +77,8 @@ class TrainerLog:
 
     def _write_next(self) -> None:
         data = self._waiting[0]
+        if self._file is not None and not self._is_in_place(self._file):
+            self._close_file()
         file = self._file = self._file or self._open()
         if self._file_bytes and file.tell() and file.tell() + len(data) > self._file_bytes:
             file = self._rotate()
@@ -85,6 +88,19 @@ class TrainerLog:
             self._waiting[0] = data[written:]  # the disk is full in the middle of a line: its rest comes next
         else:
             self._waiting.popleft()
+
+    def _is_in_place(self, file: IO[bytes]) -> bool:
+        """Nobody can read a file whose folder was moved away, or is no longer mounted."""
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # a server of files may tell only now that there was no room
+                file.close()
 
     def mark(self, cause: str, text: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -103,16 +119,14 @@ class TrainerLog:
             self._drop(old)
 
     def close(self) -> None:
+        """May be called again, where the disk did not take everything."""
         self._retry_at = 0.0
         self.flush()
-        if self._file is not None:
-            self._file.close()
+        self._close_file()
 
     def _rotate(self) -> IO[bytes]:
         """The line that is written next is the first of the new file: none is lost, none is split."""
-        assert self._file is not None
-        self._file.close()
-        self._file = None
+        self._close_file()
         for number in range(KEPT_FILES, 0, -1):
             older = self._rotated(number - 1) if number > 1 else self._path
             if older.exists():

@@ -69,6 +69,7 @@ class TrainerProcesses:
         self._script, self._logs, self._show, self._on_exit = script, logs, show, on_exit
         self._log_file_bytes = log_file_bytes
         self._open_logs: dict[str, TrainerLog] = {}
+        self._ended_logs: list[TrainerLog] = []  # whose last lines the disk may not have taken yet
         self._disk = DiskThread("deadpool-logs")
         self._variables = {
             AGENT_VARIABLE: door,
@@ -109,13 +110,14 @@ class TrainerProcesses:
 
     def log_trouble(self) -> Trouble | None:
         """Why lines of logs are not written; they are tried again with each call. None: all are written."""
+        self._ended_logs = [log for log in self._ended_logs if log.trouble() is not None]
         found = []
-        for log in self._open_logs.values():
+        for log in (*self._open_logs.values(), *self._ended_logs):
             if (trouble := log.trouble()) is not None:
                 found.append(trouble)
-                self._disk.do(log.flush)
+                self._disk.do(log.close if log in self._ended_logs else log.flush)
         if not found and self._disk.busy_s() > SLOW_S:
-            found = [Trouble(f"a write takes longer than {SLOW_S:g} s", 0, 0)]
+            found = [Trouble(f"a write takes longer than {SLOW_S:g} s", self._disk.waiting, 0)]
         if not found:
             return None
         dropped = sum(each.dropped for each in found) + self._disk.left_out
@@ -210,11 +212,17 @@ class TrainerProcesses:
         try:
             while line := await reader.readline():
                 text = line.decode(errors="replace").rstrip("\n")
-                self._disk.do(partial(log.write, text))
+                self._disk.do(partial(log.write, text), len(line))
                 self._show(name, text)
         finally:
             transport.close()
-            self._disk.do(self._open_logs.pop(name).close)
+            self._disk.do(partial(self._end_log, self._open_logs.pop(name)))
+
+    def _end_log(self, log: TrainerLog) -> None:
+        """In the disk's thread."""
+        log.close()
+        if log.trouble() is not None:
+            self._ended_logs.append(log)
 
 
 async def _end_forwarding(forwarding: asyncio.Task[None]) -> None:

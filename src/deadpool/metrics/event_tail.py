@@ -19,6 +19,8 @@ class EventTail:
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
+            if self._path.stat().st_size < self._offset:
+                self._offset = 0  # another file has its name now
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):

@@ -42,6 +42,7 @@ _SAMPLE_S = 0.25
 _ACTIVE_SHARE = 0.02  # of the time between two samples: a thread that only wakes up to check a flag uses less
 _TASKS = Path("/proc/self/task")
 _TORCH = str(Path(torch.__file__).parent)
+_FILES = (f"{_TORCH}/serialization.py", f"{_TORCH}/distributed/checkpoint/")
 _DATA = str(Path(torch.__file__).parent / "utils" / "data")
 
 
@@ -95,11 +96,21 @@ class UnwindWatchdog:
             now_s = time.clock_gettime(clock)
             is_still = now_s - used_s < _ACTIVE_SHARE * _SAMPLE_S and is_inside_torch(main)
             still_s, used_s = (still_s + _SAMPLE_S if is_still else 0.0), now_s
-            is_asleep = is_still and not torch.cuda.is_initialized() and are_others_asleep()
+            is_asleep = is_still and not is_in_files(main) and not has_device() and are_others_asleep()
             asleep_s = asleep_s + _SAMPLE_S if is_asleep else 0.0
             if still_s >= self.limit_s or asleep_s >= ASLEEP_S:
                 self._on_stuck(still_s)
                 return
+
+
+def has_device() -> bool:
+    return torch.accelerator.is_available()
+
+
+def is_in_files(thread: int) -> bool:
+    """Whether it reads or writes a checkpoint: a slow server of files looks like sleep."""
+    frame = sys._current_frames().get(thread)
+    return frame is not None and frame.f_code.co_filename.startswith(_FILES)
 
 
 def are_others_asleep() -> bool:

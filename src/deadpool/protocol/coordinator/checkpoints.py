@@ -213,8 +213,13 @@ class Checkpoints:
             self._last_number = max(self._last_number, checkpoint.number)
             self._job.out.emit("checkpoint_found", step=checkpoint.number, name=checkpoint.name)
 
+    @property
+    def known(self) -> tuple[Checkpoint, ...]:
+        """The newest one, then those before it."""
+        return (self.newest, *self._older) if self.newest is not None else ()
+
     def _add(self, checkpoint: Checkpoint) -> None:
-        known = [*([self.newest] if self.newest is not None else []), *self._older, checkpoint]
+        known = [each for each in self.known if each.name != checkpoint.name] + [checkpoint]
         self.newest, *self._older = sorted(known, key=lambda each: each.number, reverse=True)[: 1 + OLDER_ONES]
 
     def on_unread(self, name: str, reason: str) -> str | None:
@@ -225,6 +230,7 @@ class Checkpoints:
             return None
         if self._older and self.newest is not None and self.newest.name == name:
             damaged, self.newest = self.newest, self._older.pop(0)
+            self._last_number = self.newest.number  # else none would be written before the damaged one's step
             self._job.out.emit("checkpoint_skipped", step=damaged.number, name=damaged.name, reason=reason)
             return None
         return (
