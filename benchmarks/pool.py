@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.chaos.strangers.references import run_torchrun
+from deadpool.child_processes import end_with_parent
 from deadpool.config import JobConfig
 from deadpool.control.job_rpc import ask
 from deadpool.control.launcher import LocalJob
@@ -121,6 +122,7 @@ class Site:
                 stdout=log,
                 stderr=log,
                 process_group=0,
+                preexec_fn=end_with_parent(signal.SIGTERM),
             )
 
     def start_pool(self) -> None:

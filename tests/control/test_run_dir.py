@@ -79,8 +79,8 @@ def test_file_system_without_locks(run_dir, monkeypatch):
     monkeypatch.setattr(machine_lease.fcntl, "fcntl", refuse)
     lock_folder(run_dir.path, "run_dir").close()
     assert (run_dir.path / "lock").read_text() == ""
-    (run_dir.path / "lock").write_text(f"process {2**22 + 1} of {socket.gethostname()}")
+    (run_dir.path / "lock").write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname()}))
     lock_folder(run_dir.path, "run_dir").close()
-    (run_dir.path / "lock").write_text("process 1 of elsewhere")
+    (run_dir.path / "lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
     with pytest.raises(ConfigError, match=r"process 1 of elsewhere, as far as .*lock says .*remove the file"):
         lock_folder(run_dir.path, "run_dir")

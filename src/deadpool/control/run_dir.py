@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deadpool.control.folder_lock import unusable
 from deadpool.errors import ConfigError
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
@@ -47,11 +48,7 @@ class RunDir:
         try:
             yield
         except OSError as error:
-            reason = error.strerror or error
-            raise ConfigError(
-                f"run_dir={str(self.path)!r} cannot be used: {reason}. Give a folder that this user can write to, with "
-                "some room on its disk"
-            ) from None
+            raise unusable("run_dir", self.path, error) from None
 
     @property
     def logs(self) -> Path:

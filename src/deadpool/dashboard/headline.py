@@ -152,9 +152,9 @@ def _last_overhead(history: History) -> tuple[float | None, float | None]:
 def _spares(history: History, status: Status | None) -> dict[str, str]:
     count = status["spares"] if status else _spares_seen(history)
     lost = sum(node.lost is not None for node in history.nodes.values())
-    coordinators = history.fold.events["took_over"]
-    too = f" and {words.plural(coordinators, 'coordinator')}" if coordinators else ""
-    return _figure("spares", "Spares left", words.whole(count), f"{words.plural(lost, 'node')}{too} lost so far")
+    takeovers = history.fold.events["took_over"]
+    too = f", {words.plural(takeovers, 'takeover')} by another coordinator" if takeovers else ""
+    return _figure("spares", "Spares left", words.whole(count), f"{words.plural(lost, 'node')} lost so far{too}")
 
 
 def _spares_seen(history: History) -> int:

@@ -15,7 +15,7 @@ EVENTS = (
             "ranks": "all ranks that are lost; empty: the job hangs, and no rank is lost yet",
             "reason": "how it was seen",
             "during": "the phase that the job was in",
-            "since_s": "how long before it was seen it had happened, where a coordinator took over in between",
+            "since_s": "how long before it was seen it had happened; 0 unless a coordinator took over meanwhile",
         },
         console="FAULT: {reason} (lost ranks: {ranks})",
     ),

@@ -32,6 +32,10 @@ class NodeKill:
         """Returns how many ranks went on in the process that they had."""
         return sum(record["kept"] for record in self.recovery.records if record["what"] == "restored")
 
+    def survivors_hung(self) -> int:
+        """Returns how many ranks stood in torch after the abort, and were replaced as well."""
+        return sum(record["what"] == "hung" for record in self.recovery.records)
+
     def phases_s(self) -> dict[str, float]:
         return {**self.recovery.phases_s, "detect": self.recovery.fault["t"] - self.killed_at}
 
@@ -52,6 +56,7 @@ class Comparison:
             "steps": len(self.undisturbed.losses[0]),
             "steps_redone": self.kill.recovery.lost_steps,
             "survivors_kept": self.kill.survivors_kept(),
+            "survivors_hung": self.kill.survivors_hung(),
             "median_step_s": median_step_s,
             "first_step_s": self.kill.first_step_s(),
             "net_recovery_s": self.kill.first_step_s() - median_step_s,

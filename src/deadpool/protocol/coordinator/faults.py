@@ -41,8 +41,8 @@ class Faults:
             self._resumption.on_lost_after_release(ranks)
             return
         job.name_cause("fault")
-        since_s = fault.since_s or None
-        job.out.emit("fault", node=node, rank=rank, reason=reason, ranks=ranks, during=job.phase.value, since_s=since_s)
+        during, since_s = job.phase.value, fault.since_s
+        job.out.emit("fault", node=node, rank=rank, reason=reason, ranks=ranks, during=during, since_s=since_s)
         # Nodes that are lost while another loss is dealt with are the same disaster, and not one more retry.
         one_more = rank is not None or job.phase is Phase.RUNNING
         if retries.is_exceeded_by(replace(fault, cause=job.cause), one_more=one_more):

@@ -63,7 +63,6 @@ class Outbox:
         step: int | None = None,
         **detail: Any,
     ) -> None:
-        """What is None is left out."""
         event = Event(
             what=what,
             cause=self._context.cause or None,
@@ -71,6 +70,6 @@ class Outbox:
             node=node,
             rank=rank,
             step=step,
-            detail={name: value for name, value in detail.items() if value is not None},
+            detail=detail,
         )
         self._effects.append(Emit(event=event))

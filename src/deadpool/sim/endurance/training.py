@@ -161,8 +161,8 @@ class Training:
         self._end_wait()
         self._base = self._committed = step
         lived.redone_steps += detail["lost_steps"]
-        lived.from_checkpoint += detail.get("checkpoint") is not None
-        if detail.get("checkpoint") is not None:
+        lived.from_checkpoint += detail["checkpoint"] is not None
+        if detail["checkpoint"] is not None:
             self._told_checkpoint = min(self._told_checkpoint, step)
 
     def go(self) -> None:
