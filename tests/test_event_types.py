@@ -21,6 +21,7 @@ SOURCE = Path(deadpool.__file__).parent
 REPOSITORY = SOURCE.parent.parent
 ADDED_BY_EMIT = {"cause", "generation", "t"}
 FORWARDS = {"emit", "_emit"}  # functions that make an Event of what they are called with
+EMITS = re.compile(r"emit\(|\bEvent\(")
 
 
 def emissions() -> Iterator[tuple[str, str, set[str]]]:
@@ -29,7 +30,10 @@ def emissions() -> Iterator[tuple[str, str, set[str]]]:
         where = str(path.relative_to(SOURCE))
         if where == "events.py" or where.startswith("event_types"):
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not EMITS.search(text):
+            continue  # every process of a parallel run reads all of this
+        tree = ast.parse(text)
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
                 for name, fields in _emitted(call, function, tree):

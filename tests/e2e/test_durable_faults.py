@@ -127,7 +127,7 @@ def test_checkpoints_are_damaged(tmp_path, fork_server):
     with pytest.raises(JobFailed, match="ended with code 1"):
         fifth.trial.run()
     (failed,) = fifth.events("failed")
-    assert "could not be read" in failed["reason"] or "no progress" in failed["reason"]
+    assert "there is no older one to go back to" in failed["reason"]
     assert fifth.losses() == {}
 
 

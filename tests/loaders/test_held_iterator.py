@@ -93,6 +93,14 @@ LOADERS: dict[str, Callable[[], StatefulDataLoader]] = {
 }
 
 
+SAMPLE = {"workers", "workers, stateful stream", "persistent workers"}
+"""Kinds with workers that every run of the check tries: their processes take most of the time of this file."""
+KINDS = [
+    pytest.param(kind, marks=() if kind in SAMPLE or "workers" not in kind else pytest.mark.thorough)
+    for kind in LOADERS
+]
+
+
 class Script:
     """Holds one iterator, as a training script does, and makes a new one for each epoch."""
 
@@ -127,7 +135,7 @@ def test_rolled_back_in_mid_epoch(kind):
     assert script.take(2 * PER_EPOCH) == expected
 
 
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rolled_back_by_one_batch_with_the_iterator_in_hand(kind):
     script = Script(kind)
     script.take(3)
@@ -140,7 +148,7 @@ def test_rolled_back_by_one_batch_with_the_iterator_in_hand(kind):
 
 
 @pytest.mark.parametrize("taken", [PER_EPOCH, PER_EPOCH + 1], ids=["last batch", "first of the next epoch"])
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rolled_back_around_the_end_of_an_epoch(kind, taken):
     script = Script(kind)
     script.take(taken)
@@ -151,7 +159,7 @@ def test_rolled_back_around_the_end_of_an_epoch(kind, taken):
 
 
 @pytest.mark.parametrize("rehearsed", [0, 1], ids=["no dry step", "one dry step"])
-@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_newcomer_takes_over_in_the_second_epoch(kind, rehearsed):
     script = Script(kind)
     script.take(PER_EPOCH + 2)

@@ -16,19 +16,20 @@ from deadpool.sim.run import run_seed
 from deadpool.sim.sweep import Summary, run_batch
 
 BATCH = 20
-BATCHES = 8
+BATCHES = [*range(4), *(pytest.param(batch, marks=pytest.mark.thorough) for batch in range(4, 8))]
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", BATCHES)
 def test_seeds_hold(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         result = run_seed(seed)
         assert result.violation is None, f"{result.violation}\n{result.replay}"
 
 
+@pytest.mark.parametrize("first", [0, pytest.param(5, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("profile", PROFILES[1:], ids=lambda profile: profile.name)
-def test_seeds_of_a_profile_hold(profile) -> None:  # type: ignore[no-untyped-def]
-    for seed in range(10):
+def test_seeds_of_a_profile_hold(profile, first: int) -> None:  # type: ignore[no-untyped-def]
+    for seed in range(first, first + 5):
         result = run_seed(seed, profile=profile)
         assert result.violation is None, f"{result.violation}\n{result.replay}"
 

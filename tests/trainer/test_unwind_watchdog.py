@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,12 +16,22 @@ from waiting import LIMIT_S, wait_until
 from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatchdog, is_inside_torch, where_script_stands
 
 STUCK, WELL = 75, 0
-PROGRAM = """
-import os, threading, time
+FORKS = """
+import json, os, sys, threading, time
 import torch
 from deadpool.protocol.identity import Generation
 from deadpool.trainer.unwind_watchdog import UnwindWatchdog
 
+pids = {}
+for name, program in json.loads(sys.argv[1]).items():
+    pids[name] = os.fork()
+    if pids[name] == 0:
+        exec(program)
+        os._exit(1)
+print(json.dumps({name: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for name, pid in pids.items()}))
+"""
+"""Runs programs at once, and imports torch for all of them."""
+PROGRAM = """
 watch = UnwindWatchdog(lambda seconds: os._exit({stuck}))
 watch.stepped({step_s})
 fence = Generation(1, 2)
@@ -55,17 +65,15 @@ STEPS = {1.0: STUCK, 3600.0: WELL}
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> Iterator[dict[str, int]]:
+def outcomes() -> dict[str, int]:
     """They do little but wait, so all of them are run at once."""
-    programs = {name: begin(main, code) for name, (main, code) in MAINS.items()}
-    programs["sleeps, all of it"] = begin(INSIDE_TORCH, STUCK, 3600.0)
-    programs["waits for a thread that computes"] = begin(BESIDE_A_THREAD, WELL, 3600.0)
-    programs |= {f"steps of {step_s} s": begin(BESIDE_A_DEVICE, code, step_s) for step_s, code in STEPS.items()}
-    try:
-        yield {name: program.wait(timeout=LIMIT_S) for name, program in programs.items()}
-    finally:
-        for program in programs.values():
-            program.kill()
+    programs = {name: program(main, code) for name, (main, code) in MAINS.items()}
+    programs["sleeps, all of it"] = program(INSIDE_TORCH, STUCK, 3600.0)
+    programs["waits for a thread that computes"] = program(BESIDE_A_THREAD, WELL, 3600.0)
+    programs |= {f"steps of {step_s} s": program(BESIDE_A_DEVICE, code, step_s) for step_s, code in STEPS.items()}
+    words = [sys.executable, "-c", FORKS, json.dumps(programs)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=2 * LIMIT_S)
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("main", MAINS)
@@ -94,11 +102,10 @@ def test_quick_steps_do_not_make_it_impatient():
     assert watch.limit_s == 30.0
 
 
-def begin(main: str, code: int, step_s: float = 0.0) -> subprocess.Popen[bytes]:
+def program(main: str, code: int, step_s: float = 0.0) -> str:
     """One that is stuck is found so, however slow the machine is. Another one lives for twice as long as that takes."""
     life_s = LIMIT_S if code == STUCK else 2 * STILL_S
-    program = textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=main, step_s=step_s, life_s=life_s)
-    return subprocess.Popen([sys.executable, "-c", program])
+    return textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=main, step_s=step_s, life_s=life_s)
 
 
 @pytest.mark.parametrize(("step_s", "silent_s", "tells"), [(1.0, 30.0, True), (1.0, 10.0, False), (10.0, 30.0, False)])

@@ -190,8 +190,12 @@ class RetryLimit:
 
     def _forget_before_commit(self) -> None:
         if self._commits.count != self._commit_count:
-            self._commit_count, self._retries, self._error = self._commits.count, 0, None
-            self._faults.clear()
+            self._commit_count = self._commits.count
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        self._retries, self._error = 0, None
+        self._faults.clear()
 
 
 def _named(what: str, numbers: tuple[int, ...] | list[int]) -> str:

@@ -102,4 +102,8 @@ class Faults:
         checkpoint = self._job.plan.checkpoint if self._job.plan is not None else ""
         if lost.trainer or not checkpoint or checkpoint not in lost.reason:
             return None
-        return self._checkpoints.on_unread(checkpoint, lost.reason)
+        before = self._checkpoints.newest
+        untenable = self._checkpoints.on_unread(checkpoint, lost.reason)
+        if self._checkpoints.newest is not before:
+            self._history.retries.begin_anew()  # with an older checkpoint, whose reads are counted for themselves
+        return untenable
