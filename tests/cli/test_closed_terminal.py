@@ -62,7 +62,7 @@ def test_with_nohup_the_job_goes_on_without_its_terminal(tmp_path, ranks):
     with in_terminal("run", *run_dir, "--nodes", 2, WAITING_SCRIPT, ranks, ignores=True) as (process, terminal):
         wait_until(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
         os.close(terminal)
-        deadpool("kill", *run_dir, "--rank", 1)  # everybody has something to print now
+        deadpool("kill", tmp_path / "run", "--rank", 1)  # everybody has something to print now
         wait_until(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
         assert process.poll() is None
         process.terminate()
@@ -79,7 +79,7 @@ def test_second_job_in_the_folder_is_refused_and_the_first_goes_on(tmp_path, ran
         assert second.returncode == 2 and "Traceback" not in second.stderr
         assert f"cannot be used: process {first.pid} of {socket.gethostname()} uses it" in second.stderr
         assert before == {name: (tmp_path / "run" / name).read_bytes() for name in before}
-        assert deadpool("status", *run_dir).returncode == 0
+        assert deadpool("status", tmp_path / "run").returncode == 0
         first.kill()
         first.wait()
         wait_until(lambda: not alive(), "the end of every process")

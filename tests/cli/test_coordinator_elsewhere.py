@@ -27,9 +27,9 @@ def test_coordinator_serves_with_the_credentials_of_its_environment(tmp_path, mo
         wait_until((folder / "job.json").exists, "the coordinator")
         assert json.loads((folder / "job.json").read_text())["tls"] == tls
         assert not (folder / "secret").exists(), "the job has one already"
-        assert "phase" in json.loads(deadpool("status", "--run-dir", folder, "--json").stdout)
+        assert "phase" in json.loads(deadpool("status", folder, "--json").stdout)
         secret.write_text("t" * 32)
-        stranger = deadpool("status", "--run-dir", folder, "--json")
+        stranger = deadpool("status", folder, "--json")
         assert stranger.returncode != 0 and not stranger.stdout
 
 
@@ -68,7 +68,7 @@ def agent(name, places, folder):
 
 
 def nodes_of(folder):
-    told = deadpool("status", "--run-dir", folder, "--json").stdout
+    told = deadpool("status", folder, "--json").stdout
     return json.loads(told)["nodes"] if told else []
 
 

@@ -9,8 +9,11 @@ from command import deadpool
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["drain", "n1"], "no job was found"),
-        (["replace"], "no node was chosen: give --straggler for the slowest node, or name one: deadpool drain NODE"),
+        (["drain", "--node", "n1"], "no job was found"),
+        (
+            ["replace"],
+            "no node was chosen: give --straggler for the slowest one, or name one: deadpool drain --node n3",
+        ),
         (["replace", "--straggler"], "no job was found"),
     ],
 )

@@ -30,7 +30,7 @@ def test_folders_of_two_nodes_are_one_journal(tmp_path):
     write(tmp_path / "n1" / "journal", Run("a", 0), 0, 1, 2)
     write(tmp_path / "n2" / "journal", Run("a", 0), 2, 3)
     write(tmp_path / "n1" / "journal", Run("b", 1), 0, 1)
-    found = printed(tmp_path / "n1", tmp_path / "n2" / "journal")
+    found = printed("--folder", tmp_path / "n1", "--folder", tmp_path / "n2" / "journal")
     assert [(line["step"], line["rank"]) for line in found] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (3, 0)]
     assert printed(tmp_path / "n1", "--rank", 1, "--key", "a/b")[1] == {
         "step": 1,
@@ -43,12 +43,12 @@ def test_folders_of_two_nodes_are_one_journal(tmp_path):
 def test_the_run_folder_and_its_newest_job(tmp_path):
     write(tmp_path / "journal", Run("old", 0), 0, 1, 2)
     write(tmp_path / "journal", Run("new", 0), 0, 1, begin=100.0)
-    found = printed("--run-dir", tmp_path)
+    found = printed(tmp_path)
     assert [(line["step"], line["time"]) for line in found] == [(0, 100.0), (1, 101.0)]
 
 
 def test_folder_that_is_not_there(tmp_path):
-    command = [sys.executable, "-m", "deadpool.cli.main", "journal", str(tmp_path / "none")]
+    command = [sys.executable, "-m", "deadpool.cli.main", "journal", "--folder", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and "does not exist" in done.stderr
 
@@ -68,7 +68,7 @@ def test_what_comes_later_is_read_once_and_torn_lines_wait(tmp_path):
 
 def test_follow(tmp_path):
     write(tmp_path, Run("a", 0), 0)
-    command = [sys.executable, "-m", "deadpool.cli.main", "journal", str(tmp_path), "--follow"]
+    command = [sys.executable, "-m", "deadpool.cli.main", "journal", "--folder", str(tmp_path), "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["step"] == 0

@@ -28,7 +28,7 @@ def test_job_is_private(tmp_path, careless, tls):
     job = ["run", "--run-dir", run_dir, "--nodes", 2, "--interface", "lo", "--tls", tls, WAITING_SCRIPT, ranks]
     with started(*job, output=tmp_path / "out") as process:
         wait_until(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
-        assert json.loads(deadpool("status", "--run-dir", run_dir, "--json").stdout)["phase"] == "running"
+        assert json.loads(deadpool("status", run_dir, "--json").stdout)["phase"] == "running"
         secret = (run_dir / "secret").read_text()
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         assert len(family) > 4

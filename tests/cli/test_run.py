@@ -73,44 +73,42 @@ def test_ended_from_outside(tmp_path, sig, code):
 
 
 def running_status(run_dir):
-    status = json.loads(deadpool("status", *run_dir, "--json").stdout)
+    status = json.loads(deadpool("status", run_dir, "--json").stdout)
     return status if status["phase"] == "running" else None
 
 
 def test_status_kill_and_interrupt(tmp_path):
     """One job, asked for its status, hit by `deadpool kill`, asked for its story, ended by Ctrl-C."""
-    ranks, run_dir = tmp_path / "ranks", ["--run-dir", tmp_path / "run"]
+    ranks, run_dir = tmp_path / "ranks", tmp_path / "run"
     ranks.mkdir()
-    job = ["run", *run_dir, "--nodes", 2, WAITING_SCRIPT, ranks]
+    job = ["run", "--run-dir", run_dir, "--nodes", 2, WAITING_SCRIPT, ranks]
     with started(*job, output=tmp_path / "out") as process:
         wait_until(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
         status = wait_until(lambda: running_status(run_dir), "a job that runs")
         assert [node["ranks"] for node in status["nodes"]] in ([[0], [1]], [[1], [0]])
-        assert "running" in deadpool("status", *run_dir).stdout
+        assert "running" in deadpool("status", run_dir).stdout
 
-        hit = deadpool("kill", *run_dir, "--rank", 1, "--json")
+        hit = deadpool("kill", run_dir, "--rank", 1, "--json")
         assert json.loads(hit.stdout) == {"node": "n1", "rank": 1}
         wait_until(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
-        (recovery,) = wait_until(lambda: json.loads(deadpool("story", *run_dir, "--json").stdout), "the story")
+        (recovery,) = wait_until(lambda: json.loads(deadpool("story", run_dir, "--json").stdout), "the story")
         assert recovery["cause"] == "fault-1" and "killed by SIGKILL" in recovery["reason"]
-        assert "fault-1" in deadpool("story", *run_dir).stdout
+        assert "fault-1" in deadpool("story", run_dir).stdout
 
-        assert deadpool("kill", *run_dir).returncode == 2
-        refused = deadpool("kill", *run_dir, "--node", "n7")
+        assert deadpool("kill", run_dir).returncode == 2
+        refused = deadpool("kill", run_dir, "--node", "n7")
         assert refused.returncode == 2 and "there is no node 'n7'" in refused.stderr
 
-        refused = deadpool("kill", *run_dir, "--rank", 2)
+        refused = deadpool("kill", run_dir, "--rank", 2)
         assert refused.returncode == 2 and "there is no rank 2: give 0 to 1" in refused.stderr
 
         at = ["--node", "n0", "--at", "backward", "--step", 7]
-        assert (
-            "SIGKILL is ordered for node n0: in the backward pass of step 7" in deadpool("kill", *run_dir, *at).stdout
-        )
-        waiting = json.loads(deadpool("kill", *run_dir, *at, "--json").stdout)
+        assert "SIGKILL is ordered for node n0: in the backward pass of step 7" in deadpool("kill", run_dir, *at).stdout
+        waiting = json.loads(deadpool("kill", run_dir, *at, "--json").stdout)
         assert waiting == {"node": "n0", "rank": None, "at": "backward", "step": 7}
 
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 130
         wait_until(lambda: not alive(), "the end of every process")
-    gone = deadpool("status", *run_dir)
+    gone = deadpool("status", run_dir)
     assert gone.returncode == 2 and "has ended, or its machine cannot be reached" in gone.stderr

@@ -83,7 +83,7 @@ def test_agent_and_command_of_another_version_are_refused(tmp_path, other_tree, 
         job = json.loads((folder / "job.json").read_text())
         place = f"{job['host']}:{job['port']}"
         agent = ["agent", "--join", place, "--logs", tmp_path / "logs", WAITING_SCRIPT, tmp_path]
-        for command in (agent, ["status", "--run-dir", folder]):
+        for command in (agent, ["status", folder]):
             refused = with_other(["-m", "deadpool.cli.main", *command], other_tree)
             assert refused.returncode == 2, refused.stdout + refused.stderr
             assert (
@@ -144,6 +144,6 @@ def test_same_tree_in_another_place_is_the_same_version(tmp_path, secret):
     folder = tmp_path / "run"
     with started("coordinator", "--nodes", 1, "--run-dir", folder, output=tmp_path / "out"):
         wait_until((folder / "job.json").exists, "the coordinator")
-        done = with_other(["-m", "deadpool.cli.main", "status", "--run-dir", folder, "--json"], tree.parent)
+        done = with_other(["-m", "deadpool.cli.main", "status", folder, "--json"], tree.parent)
         assert done.returncode == 0, done.stderr
         assert not refusals(folder)

@@ -39,9 +39,9 @@ WRONG: list[tuple[str, str]] = [
     ("run --fault at=backward@step=0@rank=9 {script}", "rank=9 cannot be used"),
     ("run --on-event nonsense {script}", "on_event"),
     ("nosuchcommand", "No such command"),
-    ("kill --run-dir {known}", "a fault needs one target"),
-    ("logs --run-dir {known}", "give either --rank or --trainer"),
-    ("replace --run-dir {known}", "no node was chosen"),
+    ("kill {known}", "a fault needs one target"),
+    ("logs {known}", "give either --rank or --trainer"),
+    ("replace {known}", "no node was chosen"),
     ("plan --nodes 0", "nodes=0 cannot be used"),
     ("demo --layout nosuch", "layout='nosuch' cannot be used: give one of fsdp2, ddp, plain"),
     ("demo --steps 0", "steps=0 cannot be used"),
@@ -70,20 +70,43 @@ WRONG: list[tuple[str, str]] = [
     ("run --topology absent.toml {script}", "topology file absent.toml cannot be read"),
     ("run --tls {folder} {script}", "tls="),
     ("agent --join 127.0.0.1:1 --logs {file} {script}", "cannot be used (File exists)"),
+    ("status {absent}", "is not there: give the run folder of a job"),
+    ("status {known} {folder}", "Got unexpected extra argument"),
+    ("status {known} --run-dir {folder}", "the run folder is given twice"),
     ("status --run-dir {absent}", "is not there: give the run folder of a job"),
     ("status --run-dir {file}", "is a file: give the run folder of a job"),
-    ("status --run-dir {broken}", "is not the run folder of a job"),
-    ("status --run-dir {known}", "has ended, or its machine cannot be reached"),
-    ("status --run-dir {open}", "is open to every user: chmod 600 it"),
+    ("status {file}", "is a file: give the run folder of a job"),
+    ("status {broken}", "is not the run folder of a job"),
+    ("status {known}", "has ended, or its machine cannot be reached"),
+    ("status {open}", "is open to every user: chmod 600 it"),
     ("status", "no job was found in ./deadpool-runs"),
-    ("story --run-dir {absent}", "is not there"),
-    ("story --run-dir {folder}", "has no events.jsonl"),
-    ("kill --run-dir {known} --rank 0", "has ended, or its machine cannot be reached"),
-    ("drain --run-dir {known} n1", "has ended, or its machine cannot be reached"),
-    ("audit --run-dir {known}", "has ended, or its machine cannot be reached"),
-    ("protect --run-dir {known} copies=2", "has ended, or its machine cannot be reached"),
-    ("dashboard --run-dir {absent}", "is not there"),
+    ("story {absent}", "is not there"),
+    ("story {folder}", "has no events.jsonl"),
+    ("story fault-x", "run_dir=fault-x is not there"),
+    ("kill {known} --rank 0", "has ended, or its machine cannot be reached"),
+    ("drain {known}", "no node was chosen"),
+    ("drain {absent} --node n1", "is not there"),
+    ("drain n1 --node n2", "run_dir=n1 is not there"),
+    ("drain {file} --node n1", "is a file: give the run folder of a job"),
+    ("drain n1", "no job was found in ./deadpool-runs"),
+    ("drain n1 --run-dir {absent}", "is not there"),
+    ("drain {known} --run-dir {known} --node n1", "the run folder is given twice"),
+    ("drain {known} n1", "Got unexpected extra argument"),
+    ("drain {known} --node n1", "has ended, or its machine cannot be reached"),
+    ("audit {known}", "has ended, or its machine cannot be reached"),
+    ("protect {known}", "no scheme was chosen"),
+    ("protect copies=2", "no job was found in ./deadpool-runs"),
+    ("protect nonsense", "no scheme was chosen"),
+    ("protect {known} --scheme copies=2", "has ended, or its machine cannot be reached"),
+    ("dashboard {absent}", "is not there"),
     ("report {absent}", "is not there"),
+    ("report {file}", "is a file"),
+    ("trace {folder}", "has no events"),
+    ("journal {absent}", "is not there"),
+    ("journal {file}", "is a file"),
+    ("journal --folder {absent}", "does not exist: give folders of journals"),
+    ("journal {known} --folder {folder}", "both RUN"),
+    ("durable now {absent}", "is not there"),
     ("pool serve --pool {file}", "cannot be used: File exists"),
     ("pool status --pool {absent}", "no pool in"),
     # --- the network
@@ -161,7 +184,7 @@ def test_process_of_its_own_is_refused_in_words(names, line, message):
 def test_log_that_is_no_log_has_no_recoveries(names, monkeypatch, capfd):
     lines = [os.urandom(3000), b"[1, 2]", b'"text"', b'{"what": "fault"}', b'{"no": "event"}']
     (names["folder"] / "events.jsonl").write_bytes(b"\n".join(lines))
-    monkeypatch.setattr(sys, "argv", ["deadpool", "story", "--run-dir", str(names["folder"])])
+    monkeypatch.setattr(sys, "argv", ["deadpool", "story", str(names["folder"])])
     with pytest.raises(SystemExit) as ended:
         main()
     assert (ended.value.code, "no completed recovery" in capfd.readouterr().out) == (0, True)
@@ -185,7 +208,7 @@ def test_story_counts_what_comes_again_and_again(names, monkeypatch, capfd):
     missed = [{"what": "capture_missed", "rank": 0, "step": step} for step in range(1000)]
     records = [{"t": 1.0 + t, "cause": "fault-1", **each} for t, each in enumerate([*milestones, *missed])]
     (names["folder"] / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    monkeypatch.setattr(sys, "argv", ["deadpool", "story", "--run-dir", str(names["folder"])])
+    monkeypatch.setattr(sys, "argv", ["deadpool", "story", str(names["folder"])])
     with pytest.raises(SystemExit):
         main()
     said = capfd.readouterr().out

@@ -201,7 +201,7 @@ def test_command_keeps_the_token_out_of_its_output(tmp_path):
     """What is not a terminal may be a log."""
     folder = small_run(tmp_path / "a run")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEADPOOL_")}
-    words = [*COMMAND, "dashboard", "--run-dir", str(folder)]
+    words = [*COMMAND, "dashboard", str(folder)]
     token = subprocess.run(
         [*words, "--token"], capture_output=True, text=True, timeout=LIMIT_S, env=environment
     ).stdout.strip()

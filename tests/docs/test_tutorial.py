@@ -47,4 +47,4 @@ def test_losses_are_the_same_with_and_without_deadpool(tmp_path: Path) -> None:
     ends = [sorted(re.findall(r"rank \d ends with state [0-9a-f]+", text)) for text in (plain, protected)]
     assert len(ends[0]) == 2 and ends[0] == ends[1]
     assert len(losses(tmp_path)) == 2 * STEPS
-    assert losses(tmp_path) == losses(tmp_path, "deadpool-journal")
+    assert losses(tmp_path) == losses(tmp_path, "--folder", "deadpool-journal")

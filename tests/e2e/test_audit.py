@@ -111,7 +111,7 @@ def test_it_can_be_asked_for_again(make_stage, tmp_path):
         stage.await_gate(GATE)
         stage.await_committed(GATE)
         stage.trial.await_event("rehearsed")
-        command = [sys.executable, "-m", "deadpool.cli.main", "audit", "--json", "--run-dir"]
+        command = [sys.executable, "-m", "deadpool.cli.main", "audit", "--json"]
         asked = subprocess.Popen([*command, stage.trial.job.run_dir.path], text=True, stdout=subprocess.PIPE)
         open_when_audited(stage)
         said.append(asked.communicate(timeout=LIMIT_S)[0])

@@ -127,7 +127,7 @@ def test_slow_node_is_named_and_replaced(tmp_path, fork_server):
         (told,) = stage.status()["stragglers"]
         assert told["node"] == "n1" and told["factor"] > 2 and told["own_s"] > 0.1 > told["usual_s"]
         run_dir = stage.trial.job.run_dir.path
-        command = [sys.executable, "-m", "deadpool.cli.main", "replace", "--straggler", "--run-dir", str(run_dir)]
+        command = [sys.executable, "-m", "deadpool.cli.main", "replace", str(run_dir), "--straggler"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0 and done.stdout.startswith("node n1 worked"), done
         assert_left_well(stage, "n1")

@@ -33,7 +33,7 @@ def inside(*words: str) -> tuple[int, str]:
 
 
 def run_folder(job: DurableJob) -> list[str]:
-    return ["--run-dir", str(job.trial.job.run_dir.path)]
+    return [str(job.trial.job.run_dir.path)]
 
 
 def test_job_without_a_store_refuses(tmp_path, fork_server):

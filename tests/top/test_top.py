@@ -16,7 +16,7 @@ from waiting import LIMIT_S
 from deadpool.top.keyboard import keys_in
 from deadpool.top.model import Model
 
-TOP = [sys.executable, "-m", "deadpool.cli.main", "top", "--run-dir"]
+TOP = [sys.executable, "-m", "deadpool.cli.main", "top"]
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
+
 _ASK_S = 0.2
 
 
+@for_a_job()
 def audit(
+    run: Path | None,
     wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
     wait_s: Annotated[float, typer.Option(help="for so long at most; the audit goes on")] = 600.0,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Play a recovery without a loss, for one rank of each kind in turn: another process takes the rank, all ranks
@@ -24,7 +27,7 @@ def audit(
     a step. Exit code 1: the script is not exact, or there was no verdict."""
     from deadpool.cli.job_client import ask, find_run_dir
 
-    folder = find_run_dir(run_dir)
+    folder = find_run_dir(run)
     before = len(ask(folder, "status")["audit"]["verdicts"])
     ask(folder, "audit")
     if not wait:

@@ -190,7 +190,7 @@ def _start_dashboard(config: JobConfig, folder: RunDir) -> subprocess.Popen[byte
     from deadpool.child_processes import end_with_parent
 
     host, _, port = config.dashboard_at.rpartition(":")
-    command = [sys.executable, "-m", "deadpool.cli.main", "dashboard", f"--run-dir={folder.path}"]
+    command = [sys.executable, "-m", "deadpool.cli.main", "dashboard", str(folder.path)]
     tie_to_parent = end_with_parent(signal.SIGTERM)
 
     def begin() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
+
 LOOPBACK = "127.0.0.1"
 
 
+@for_a_job()
 def dashboard(
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+    run: Path | None,
     port: Annotated[int, typer.Option(help="port to listen on; 0: any free one")] = 0,
     host: Annotated[
         str, typer.Option(help="address to listen on; another than loopback shows it to others")
@@ -27,7 +31,7 @@ def dashboard(
     from deadpool.dashboard.access_token import access_token
     from deadpool.wire.secret import read_secret
 
-    folder = find_run_dir(run_dir)
+    folder = find_run_dir(run)
     known = access_token(read_secret(folder.secret_file))
     if token:
         print(known)
@@ -57,5 +61,5 @@ async def _serve(folder: Any, host: str, port: int, token: str) -> None:
 
 def _greeting(address: str, folder: Path, token: str, *, shown: bool) -> list[str]:
     """What goes to a terminal is seen by its user; other output may end in a log, which the token must not."""
-    ways = f"deadpool dashboard --token --run-dir {folder}"
+    ways = f"deadpool dashboard {shlex.quote(str(folder))} --token"
     return [f"[deadpool] live page: {address}", f"[deadpool] its token: {token if shown else f'run `{ways}`'}"]

@@ -8,19 +8,25 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
 
+
+@for_a_job(formerly="node")
 def drain(
-    node: Annotated[str, typer.Argument(help="the node that is to leave")],
+    run: Path | None,
+    node: Annotated[str | None, typer.Option(help="the node that is to leave")] = None,
     wait: Annotated[bool, typer.Option(help="wait until it has left, or until it is clear that it stays")] = True,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Take a node out of a running job: a spare takes its ranks between two steps, no step is computed again, and then
     the node's agent ends. A spare leaves at once. Refused while no spare can take the ranks, and during a recovery."""
     from deadpool.cli.drain_wait import await_departure
     from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.errors import ConfigError
 
-    folder = find_run_dir(run_dir)
+    if node is None:
+        raise ConfigError("no node was chosen: name the one that is to leave, as in deadpool drain --node n3")
+    folder = find_run_dir(run)
     body = ask(folder, "drain", node=node)
     if wait:
         await_departure(folder, node)

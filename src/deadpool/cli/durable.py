@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
+
 if TYPE_CHECKING:
     from deadpool.durable.manifest import Manifest
 
@@ -89,9 +91,10 @@ def export(
 
 
 @app.command()
+@for_a_job()
 def now(
+    run: Path | None,
     wait: Annotated[bool, typer.Option(help="wait until it is complete, or has failed")] = True,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     timeout_s: Annotated[float, typer.Option(help="seconds to wait at most")] = 1800.0,
 ) -> None:
     """Have the running job write a checkpoint of the newest committed version, as SIGUSR1 to its coordinator does.
@@ -101,7 +104,7 @@ def now(
     from deadpool.errors import ConfigError
     from deadpool.events import read_events
 
-    folder = find_run_dir(run_dir)
+    folder = find_run_dir(run)
     before = read_events(folder.events)
     ask(folder, "durable")
     if not wait:

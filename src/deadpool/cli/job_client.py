@@ -22,5 +22,5 @@ def find_run_dir(given: Path | None) -> RunDir:
         return RunDir(given)
     runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())
     if not runs:
-        raise ConfigError(f"no job was found in ./{RUNS}: give the run folder of the job with --run-dir")
+        raise ConfigError(f"no job was found in ./{RUNS}: name the run folder of the job")
     return RunDir(runs[-1])

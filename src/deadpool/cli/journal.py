@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
+
 if TYPE_CHECKING:
     from deadpool.journal.reading import Line
 
 _POLL_S = 0.5
 
 
+@for_a_job(formerly="folder")
 def journal(
+    run: Path | None,
     folder: Annotated[
         list[Path] | None,
-        typer.Argument(help="folders of journals, one per node where nodes share none (default: the job's)"),
+        typer.Option(help="a folder of journals instead of RUN (repeatable), where nodes do not share one"),
     ] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     rank: Annotated[int | None, typer.Option(help="only this rank")] = None,
     key: Annotated[list[str] | None, typer.Option(help="only these values (repeatable); a/b if nested")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new entries")] = False,
@@ -30,7 +33,7 @@ def journal(
     """Print what job.log has written, every step of every rank once: a table, or lines of JSON where it is piped."""
     from deadpool.journal.reading import JournalReader, newest_runs
 
-    book = JournalReader(_folders(folder, run_dir))
+    book = JournalReader(_folders(folder, run))
     _print((line for line in newest_runs(book.read()) if rank in (None, line.rank)), key or [], titled=True)
     while follow:
         try:
@@ -41,12 +44,14 @@ def journal(
         _print((line for line in lines if rank in (None, line.rank)), key or [], titled=False)
 
 
-def _folders(given: list[Path] | None, run_dir: Path | None) -> list[Path]:
+def _folders(given: list[Path] | None, run: Path | None) -> list[Path]:
     from deadpool.cli.job_client import find_run_dir
     from deadpool.errors import ConfigError
 
     if not given:
-        return [find_run_dir(run_dir).journal]
+        return [find_run_dir(run).journal]
+    if run is not None:
+        raise ConfigError(f"both RUN ({run}) and --folder are given: name a job, or folders of journals")
     missing = [str(folder) for folder in given if not folder.is_dir()]
     if missing:
         raise ConfigError(f"folder={', '.join(missing)} does not exist: give folders of journals, or of jobs")

@@ -7,8 +7,12 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
 
+
+@for_a_job()
 def logs(
+    run: Path | None,
     rank: Annotated[int | None, typer.Option(help="the rank, whichever process held it")] = None,
     trainer: Annotated[str | None, typer.Option(help="a trainer by its name, as in n1.0, instead of a rank")] = None,
     around: Annotated[
@@ -18,7 +22,6 @@ def logs(
     folder: Annotated[
         Path | None, typer.Option("--logs", help="folder of an agent's logs (default: the one in the run folder)")
     ] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
 ) -> None:
     """Print what a rank has written. Around a fault that is the log of the process that was lost, or stopped there, and
     of the one that took its place. Also after the job has ended."""
@@ -29,9 +32,9 @@ def logs(
 
     if (rank is None) == (trainer is None):
         raise ConfigError("give either --rank or --trainer: a log is that of one of them")
-    run = find_run_dir(run_dir)
-    names = [trainer] if trainer is not None else holders(read_events(run.events), rank or 0, around)
-    place, found = folder or run.logs, 0
+    job = find_run_dir(run)
+    names = [trainer] if trainer is not None else holders(read_events(job.events), rank or 0, around)
+    place, found = folder or job.logs, 0
     for name in names:
         part = excerpt(place, name, around, lines=max(1, lines))
         if part.path is None:

@@ -7,18 +7,21 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
 
+
+@for_a_job()
 def picture(
-    run_dir: Annotated[Path | None, typer.Argument(help="the job's run folder (default: the newest one here)")] = None,
+    run: Path | None,
     out: Annotated[Path, typer.Option(help="the SVG file to write")] = Path("recovery.svg"),
-    cause: Annotated[str | None, typer.Option(help="which fault, e.g. fault-1 (default: the last one)")] = None,
+    cause: Annotated[str | None, typer.Option(help="which one, as in fault-1 (default: the last one)")] = None,
 ) -> None:
     """Draw step times around a fault, and its recovery phase by phase. Also after the job has ended."""
     from deadpool.cli.job_client import find_run_dir
     from deadpool.events import read_events
     from deadpool.picture.page import draw_page
 
-    drawn = draw_page(read_events(find_run_dir(run_dir).events), cause)
+    drawn = draw_page(read_events(find_run_dir(run).events), cause)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(drawn, encoding="utf-8")
     print(f"drawn into {out}")

@@ -8,18 +8,26 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
 
+
+@for_a_job(formerly="scheme")
 def protect(
-    scheme: Annotated[str, typer.Argument(help="copies=N, rs(K,M), or auto: the job chooses again, within its bounds")],
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+    run: Path | None,
+    scheme: Annotated[
+        str | None, typer.Option(help="copies=N, rs(K,M), or auto: the job chooses again, within its bounds")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Protect the snapshots of a running job in another way: all ranks stop between two steps, copies go to their new
     places, and no step is computed again. Until they are there the old ones stay. `deadpool status` says when every
     version is protected. The job does not undo what was asked for here, unless it is asked for auto."""
     from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.errors import ConfigError
 
-    body = ask(find_run_dir(run_dir), "protect", scheme=scheme)
+    if scheme is None:
+        raise ConfigError("no scheme was chosen: give one, as in deadpool protect --scheme copies=2")
+    body = ask(find_run_dir(run), "protect", scheme=scheme)
     print(json_format.dumps(body) if json else _in_words(body["scheme"], body["before"]))
 
 

@@ -8,21 +8,26 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
 
+
+@for_a_job()
 def replace(
+    run: Path | None,
     straggler: Annotated[bool, typer.Option("--straggler", help="the node that is slow all the time")] = False,
     wait: Annotated[bool, typer.Option(help="wait until it has left, or until it is clear that it stays")] = True,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Drain the slowest of the nodes that `deadpool status` calls slow. For any other node use deadpool drain NODE."""
+    """Drain the slowest of the nodes that `deadpool status` calls slow. For another use deadpool drain --node."""
     from deadpool.cli.drain_wait import await_departure
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.errors import ConfigError
 
     if not straggler:
-        raise ConfigError("no node was chosen: give --straggler for the slowest node, or name one: deadpool drain NODE")
-    folder = find_run_dir(run_dir)
+        raise ConfigError(
+            "no node was chosen: give --straggler for the slowest one, or name one: deadpool drain --node n3"
+        )
+    folder = find_run_dir(run)
     body = ask(folder, "replace")
     if wait:
         await_departure(folder, body["node"])

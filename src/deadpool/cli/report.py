@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
 
+
+@for_a_job()
 def report(
-    run_dir: Annotated[Path | None, typer.Argument(help="the job's run folder (default: the newest one here)")] = None,
+    run: Path | None,
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
 ) -> None:
     """Write one self-contained page about a job: goodput, every fault with its cost and cause, curves, settings."""
@@ -19,7 +22,7 @@ def report(
     from deadpool.errors import ConfigError
     from deadpool.owner_only import open_private
 
-    folder = find_run_dir(run_dir)
+    folder = find_run_dir(run)
     if not folder.events.exists():
         raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job")
     text = write_report(RunFiles(folder.path))

@@ -42,7 +42,7 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     job_id = client.submit([], made.text())
     print(f"Submitted batch job {job_id}")
     print(f"run folder: {made.run_dir}")
-    print(f"look at it: {shlex.join(['deadpool', 'status', '--run-dir', str(made.run_dir)])}")
+    print(f"look at it: {shlex.join(['deadpool', 'status', str(made.run_dir)])}")
 
 
 @with_settings(RUN)

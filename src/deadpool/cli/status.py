@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
+
 if TYPE_CHECKING:
     from rich.table import Table
 
 _ADD_SPARE = "deadpool agent --spare --join HOST:PORT"
 
 
+@for_a_job()
 def status(
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+    run: Path | None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show the nodes and ranks of a running job, how far it is, what a loss would cost, and what snapshots cost."""
     from deadpool.cli.job_client import ask, find_run_dir
 
-    body = ask(find_run_dir(run_dir), "status")
+    body = ask(find_run_dir(run), "status")
     if json:
         print(json_format.dumps(body, indent=2))
     else:
@@ -109,7 +112,7 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
         )
     for node in body["nodes"]:
         if node["quarantined"]:
-            reason = f"{node['quarantined']}; check the machine, then: deadpool drain {node['node']}"
+            reason = f"{node['quarantined']}; check the machine, then: deadpool drain --node {node['node']}"
             yield f"[bold]node {node['node']} is quarantined[/bold]: {reason}"
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
+
 if TYPE_CHECKING:
     from deadpool.story import Recovery
 
@@ -16,9 +18,10 @@ REPEATED = ("capture_missed",)
 """Events that come again and again in the steps after a recovery: they are counted."""
 
 
+@for_a_job(formerly="cause")
 def story(
-    cause: Annotated[str | None, typer.Argument(help="a cause, e.g. fault-1 (default: all of them)")] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+    run: Path | None,
+    cause: Annotated[str | None, typer.Option(help="only this one, as in fault-1 (default: all of them)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
@@ -27,7 +30,7 @@ def story(
     from deadpool.events import read_events
     from deadpool.story import recoveries
 
-    folder = find_run_dir(run_dir)
+    folder = find_run_dir(run)
     if not folder.events.exists():
         raise ConfigError(f"run_dir={folder.path} has no events.jsonl: give the run folder of a job")
     found = [r for r in recoveries(read_events(folder.events)) if cause in (None, r.cause)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from deadpool.cli.run_argument import for_a_job
 
 if TYPE_CHECKING:
     from deadpool.top.model import Model
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 _REDRAW_S = 0.25
 
 
+@for_a_job()
 def top(
-    run_dir: Annotated[Path | None, typer.Option(help="the job's run folder (default: the newest one here)")] = None,
+    run: Path | None,
 ) -> None:
     """Show a running job on the whole terminal: state, nodes, last fault, step time. Keys: d drains the node under the
     cursor, s shows the last recovery, q quits."""
@@ -28,7 +29,7 @@ def top(
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("deadpool top needs a terminal: use deadpool status, or deadpool status --json, in scripts")
-    folder = find_run_dir(run_dir)
+    folder = find_run_dir(run)
     folder.coordinator()  # refuses a folder that is none of a job
 
     def request(what: str, **arguments: Any) -> dict[str, Any]:

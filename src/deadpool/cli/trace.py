@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.run_argument import for_a_job
 
+
+@for_a_job()
 def trace(
-    run_folder: Annotated[
-        Path | None, typer.Argument(help="the job's run folder (default: the newest one here)")
-    ] = None,
+    run: Path | None,
     otlp: Annotated[
         str | None,
         typer.Option(
@@ -28,7 +29,7 @@ def trace(
     from deadpool.metrics.spans import export, spans
     from deadpool.story import recoveries
 
-    folder = find_run_dir(run_folder)
+    folder = find_run_dir(run)
     records = read_events(folder.events)
     if not records:
         raise ConfigError(f"{folder.path} has no events: give the run folder of a job")
@@ -36,7 +37,7 @@ def trace(
     if not found:
         print("no completed recovery" + (f" with cause {cause}" if cause else ""))
         return
-    run = f"{folder.path.resolve().name} {records[0]['t']}"
-    parts = [span for recovery in found for span in spans(recovery, run)]
+    name = f"{folder.path.resolve().name} {records[0]['t']}"
+    parts = [span for recovery in found for span in spans(recovery, name)]
     export(parts, otlp)
     print(f"sent {len(parts)} spans of {len(found)} recoveries")

@@ -22,7 +22,7 @@ class DrainRpc:
     def replace_straggler(self) -> Answer:
         slowest = self._core().stragglers.slowest()
         if slowest is None:
-            return Answer(body={}, error="no node is slow all the time: replace any node with deadpool drain NODE")
+            return Answer(body={}, error="no node is slow all the time: replace any node with deadpool drain --node")
         answer = self._drain(slowest.node, slowest.text)
         return Answer(body={**answer.body, **slowest.facts()}, error=answer.error)
 

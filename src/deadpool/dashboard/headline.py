@@ -69,7 +69,9 @@ def actions(history: History, status: Status | None) -> list[str]:
         if node.lost or node.left:
             continue
         if node.quarantined:
-            found.append(f"Check the machine of {node.name} ({node.quarantined}), then: deadpool drain {node.name}")
+            found.append(
+                f"Check the machine of {node.name} ({node.quarantined}), then: deadpool drain --node {node.name}"
+            )
         if node.slow and not node.draining:
             found.append(f"{node.name} is slow ({node.slow}): deadpool replace --straggler")
     if status and status["same_rack"]:

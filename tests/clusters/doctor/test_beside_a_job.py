@@ -52,7 +52,7 @@ class Job:
         self._spawn([*(before or []), *DEADPOOL, "agent", *words], more)
 
     def await_nodes(self, count: int, before: list[str] | None = None) -> None:
-        command = [*(before or []), *DEADPOOL, "status", "--run-dir", self.folder / "run", "--json"]
+        command = [*(before or []), *DEADPOOL, "status", self.folder / "run", "--json"]
 
         def are_there() -> bool:
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT_S)

@@ -114,7 +114,7 @@ class KubeJob:
 
     def status(self) -> dict[str, Any]:
         """Of the coordinator that leads. Empty: none does at this moment."""
-        command = ["deadpool", "status", "--json", "--run-dir", "/run/deadpool/run"]
+        command = ["deadpool", "status", "/run/deadpool/run", "--json"]
         for pod in self.pods("coordinator"):
             text = self.cluster.kubectl("exec", pod["metadata"]["name"], "--", *command, check=False)
             if text.startswith("{"):

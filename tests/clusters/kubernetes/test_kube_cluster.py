@@ -266,7 +266,7 @@ def running_coordinators(job: KubeJob, without: str) -> list[str]:
 
 def leading(job: KubeJob) -> dict[str, Any]:
     """The metadata of the pod whose coordinator leads."""
-    command = ["deadpool", "status", "--json", "--run-dir", "/run/deadpool/run"]
+    command = ["deadpool", "status", "/run/deadpool/run", "--json"]
     for pod in job.pods("coordinator"):
         own: dict[str, Any] = pod["metadata"]
         if job.cluster.kubectl("exec", own["name"], "--", *command, check=False).startswith("{"):

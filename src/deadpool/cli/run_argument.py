@@ -1,0 +1,111 @@
+"""The one grammar of commands that act on a job: `deadpool VERB [RUN] [--node N] [--rank N] [--cause C] [--scheme S]`.
+
+RUN is the job's run folder, by default the newest one here. It is declared here, once, for all of them. So are the
+forms that came before it, which are still taken and answered with the new form: `--run-dir PATH`, and an argument that
+was something else than RUN (`drain n3`, `protect copies=2`, `story fault-1`, `journal FOLDER...`). What is there
+decides what an argument means: a folder is a RUN, and a name that is no folder is what the command took before.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deadpool.errors import ConfigError
+
+RUN_HELP = "the job's run folder (default: the newest one here)"
+_OLD_NAMES = {
+    "node": re.compile(r"[^/]+"),
+    "scheme": re.compile(r"copies=.*|rs\(.*|auto"),
+    "cause": re.compile(r"[a-z]+-\d+"),
+}
+"""What the argument of an old form looks like, by the option that takes it now."""
+_OLD_FOLDERS = "folder"
+"""The option for folders of journals, which were arguments too."""
+_IN_A_RUN = ("job.json", "events.jsonl", "journal")
+
+
+def for_a_job(*, formerly: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command its argument RUN. It gets the folder as `run`; None: the newest job's.
+
+    `formerly` names the option that the argument of the old form is for."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def call(context: typer.Context, **arguments: Any) -> None:
+            function(**_in_new_form(arguments, formerly, context))
+
+        signature = _signature(function, several=formerly == _OLD_FOLDERS)
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        del call.__wrapped__  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _signature(function: Callable[..., None], *, several: bool) -> inspect.Signature:
+    kind: Any = list[Path] | None if several else Path | None
+    run = Annotated[kind, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
+    run_dir = Annotated[Path | None, typer.Option("--run-dir", hidden=True)]
+    own = [each for each in inspect.signature(function, eval_str=True).parameters.values() if each.name != "run"]
+    return inspect.Signature(
+        [
+            _keyword("context", typer.Context, inspect.Parameter.empty),
+            _keyword("run", run),
+            *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own),
+            _keyword("run_dir", run_dir),
+        ]
+    )
+
+
+def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _in_new_form(arguments: dict[str, Any], formerly: str | None, context: typer.Context) -> dict[str, Any]:
+    """The arguments of the command. Tells the new form where an old one was given."""
+    given, run_dir = arguments.pop("run"), arguments.pop("run_dir")
+    words: list[Path] = given if isinstance(given, list) else [] if given is None else [given]
+    was_old = formerly is not None and not arguments[formerly] and _is_old(words, formerly)
+    if formerly is not None and was_old:
+        arguments[formerly] = words if formerly == _OLD_FOLDERS else str(words[0])
+        words = []
+    if run_dir is not None and words:
+        raise ConfigError(f"the run folder is given twice, as {words[0]} and as --run-dir {run_dir}: give the first")
+    if len(words) > 1:
+        raise ConfigError(f"{len(words)} run folders are given: name one job")
+    run = words[0] if words else run_dir
+    if was_old or run_dir is not None:
+        option = formerly if was_old else None
+        _tell_new_form(_command_names(context), run, option, arguments.get(option or ""))
+    return {"run": run, **arguments}
+
+
+def _is_old(words: list[Path], formerly: str) -> bool:
+    if not words:
+        return False
+    if formerly == _OLD_FOLDERS:
+        return len(words) > 1 or (words[0].is_dir() and not any((words[0] / name).exists() for name in _IN_A_RUN))
+    return _OLD_NAMES[formerly].fullmatch(str(words[0])) is not None and not words[0].is_dir()
+
+
+def _tell_new_form(names: list[str], run: Path | None, option: str | None, value: Any) -> None:
+    words = ["deadpool", *names, *([] if run is None else [str(run)])]
+    if option is not None:
+        values = value if isinstance(value, list) else [value]
+        words += [word for each in values for word in (f"--{option}", str(each))]
+    print(f"deadpool: this form ends with the next release; the new one is: {shlex.join(words)}", file=sys.stderr)
+
+
+def _command_names(context: Any) -> list[str]:
+    """Of the command and those that it is below, without the program's: that may be a path."""
+    return [] if context.parent is None else [*_command_names(context.parent), context.info_name]
