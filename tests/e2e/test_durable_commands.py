@@ -68,7 +68,7 @@ def asks_and_waits(job: DurableJob) -> str:
     asked = durable("now", *run_folder(job))
     assert asked.returncode == 0, asked.stderr
     newest = manifests(job.where)[0]
-    assert asked.stdout == f"checkpoint of step {newest.step}: {newest.name}\n"
+    assert asked.stdout == f"checkpoint after {newest.step} steps: {newest.name}\n"
     return newest.name
 
 

@@ -59,7 +59,7 @@ def test_node_and_its_holder_killed_at_once_what_is_left_is_kept(make_stage):
     kept = read_folder(salvaged["folder"])
     assert sorted(kept) == sorted({0, 1, 2} - set(no_plan["ranks"]))
     assert all(rank.step == 4 and rank.tensors and not rank.missing for rank in kept.values())
-    assert "restart from the durable checkpoint of step 2: /checkpoints/2" in str(failure.value)
+    assert "restart from the durable checkpoint after 2 steps: /checkpoints/2" in str(failure.value)
 
 
 def test_own_snapshot_damaged_its_holder_gives_another(make_stage, play):

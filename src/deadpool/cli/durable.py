@@ -119,7 +119,7 @@ def now(
     if answer["what"] != "checkpoint_written":
         print(f"no checkpoint: {answer['reason']}")
         raise typer.Exit(1)
-    print(f"checkpoint of step {answer['step']}: {answer['name']}")
+    print(f"checkpoint after {answer['step']} steps: {answer['name']}")
 
 
 def answer_to_request(before: list[dict[str, Any]], events: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -149,7 +149,7 @@ def _open(where: str) -> Any:
 def _line(manifest: Manifest) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.written_at))
     layout = f"{manifest.positions} x {manifest.per_node} ranks"
-    return f"{manifest.name}: step {manifest.step}, {manifest.total_bytes / 1e6:.1f} MB, {layout}, {at}"
+    return f"{manifest.name}: after {manifest.step} steps, {manifest.total_bytes / 1e6:.1f} MB, {layout}, {at}"
 
 
 def _facts(manifest: Manifest) -> dict[str, Any]:

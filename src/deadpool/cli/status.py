@@ -45,15 +45,18 @@ def _print(body: dict[str, Any]) -> None:
 
 
 def _lines(body: dict[str, Any]) -> Iterator[str]:
-    yield f"[bold]{body['phase']}[/bold] at step {body['step']}, generation {body['generation']} since {body['cause']}"
+    done = f"at step {body['step']} ({body['step']} steps are completed)"
+    yield f"[bold]{body['phase']}[/bold] {done}, generation {body['generation']} since {body['cause']}"
     yield _protection(body)
     yield from _scheme(body["protection"])
     yield _interval(body["interval"])
     if body["overhead"]:
         yield _overhead(body["overhead"])
     yield from _warnings(body)
-    if body["durable"]:
-        yield f"durable checkpoint: step {body['durable']['step']} in {body['durable']['path']}"
+    if checkpoint := body.get("checkpoint"):
+        yield f"durable checkpoint: after {checkpoint['step']} steps, {checkpoint['name']}"
+    if own := body["durable"]:
+        yield f"checkpoint that the script has reported: after {own['step']} steps, {own['path']}"
 
 
 def _protection(body: dict[str, Any]) -> str:

@@ -26,6 +26,14 @@ _NO_COUNTS = [0] * (len(STEP_BUCKETS_S) + 1)
 Facts = Mapping[str, Mapping[str, Any]]
 
 
+def completed_steps(core: Coordinator) -> int:
+    """By the rank that is furthest. Heartbeats tell, and what is committed was completed: after a recovery, and after
+    the end of a short job, no heartbeat has told of any step yet, or will."""
+    watermark = core.commits.permit.watermark
+    told = [step for member in core.members.values() for step in member.steps.values()]
+    return max([*told, watermark.number if watermark is not None else 0])
+
+
 class ProgressReport:
     def __init__(self, *, founds: bool) -> None:
         """`founds`: this process has begun the job, so that nodes have counted nothing before it."""
@@ -34,13 +42,13 @@ class ProgressReport:
 
     def event(self, core: Coordinator, facts: Facts) -> Event:
         watermark, members = core.commits.permit.watermark, core.members.values()
-        newest = max((step for member in members for step in member.steps.values()), default=0)
+        newest = completed_steps(core)
         sent_bytes, step_counts, step_seconds = self._since_last_time(facts)
         rates = [1e9 * fact["push_gbps"] for fact in facts.values() if fact.get("push_gbps")]
         detail = {
             "phase": core.phase.value,
             "watermark": watermark.number if watermark else None,
-            "lag_steps": max(0, newest - watermark.number) if watermark else None,
+            "lag_steps": newest - watermark.number if watermark else None,
             "every": core.commits.timetable.newest.every,
             "overhead": core.overhead.share if core.overhead else None,
             "overhead_error": core.overhead.error if core.overhead else None,

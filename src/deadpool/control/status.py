@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.control.progress import FACT as PROGRESS_FACT
+from deadpool.control.progress import completed_steps
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.seal import REGIONS
@@ -12,9 +13,8 @@ from deadpool.protocol.seal import REGIONS
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     watermark = core.commits.permit.watermark
-    durable = core.salvage.durable
-    # Steps are known from heartbeats, which may be older than the news of the version that was completed last.
-    newest = max((step for m in core.members.values() for step in m.steps.values()), default=0)
+    written, durable = core.checkpoints.newest, core.salvage.durable
+    newest = completed_steps(core)
     return {
         "phase": core.phase.value,
         "term": core.term,
@@ -23,11 +23,12 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "world_size": core.layout.world_size,
         "step": newest,
         "watermark": watermark.number if watermark else None,
-        "lag_steps": max(0, newest - watermark.number) if watermark else None,
+        "lag_steps": newest - watermark.number if watermark else None,
         "protected": core.commits.protected,
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
         "overhead": _overhead(core),
+        "checkpoint": {"step": written.number, "name": written.name} if written is not None else None,
         "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
         "spares": sum(member.is_spare for member in core.members.values()),
         "size": _size(core),

@@ -23,7 +23,7 @@ EVENTS = (
             "bytes": "its size",
             "seconds": "how long it took",
         },
-        console="durable checkpoint of step {step} is complete: {name}",
+        console="durable checkpoint after {step} steps is complete: {name}",
     ),
     EventType(
         name="checkpoint_failed",
@@ -31,7 +31,7 @@ EVENTS = (
         "checkpoint before it stays.",
         action="Look at the reason: a full disk, missing rights, an object store that does not answer.",
         fields={"step": "the version", "name": _NAME, "reason": "the error, with the node"},
-        console="NO CHECKPOINT of step {step}: {reason}; training goes on, it is tried again",
+        console="NO CHECKPOINT after {step} steps: {reason}; training goes on, it is tried again",
     ),
     EventType(
         name="checkpoint_late",
@@ -43,7 +43,7 @@ EVENTS = (
             "nodes": "nodes that are not done",
             "seconds": "since it began",
         },
-        console="the durable checkpoint of step {step} takes long: {nodes} still write after {seconds} s",
+        console="the durable checkpoint after {step} steps takes long: {nodes} still write after {seconds} s",
     ),
     EventType(
         name="checkpoint_interval",
@@ -60,13 +60,13 @@ EVENTS = (
         action="Find out what deletes files in the store. `deadpool durable verify` says what else is damaged. Delete "
         "the checkpoint's folder, so that it is not counted among those that are kept.",
         fields={"step": "its version", "name": _NAME, "reason": "which file, and what is wrong with it"},
-        console="SKIPPED: the durable checkpoint of step {step} cannot be read ({name}: {reason})",
+        console="SKIPPED: the durable checkpoint after {step} steps cannot be read ({name}: {reason})",
     ),
     EventType(
         name="checkpoint_found",
         meaning="There is a complete durable checkpoint that the job begins from, or may fall back to.",
         action="Nothing.",
         fields={"step": "its version", "name": _NAME},
-        console="durable checkpoint of step {step} found: {name}",
+        console="durable checkpoint after {step} steps found: {name}",
     ),
 )

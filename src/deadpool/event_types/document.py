@@ -15,7 +15,8 @@ A job logs one line of JSON per event to `events.jsonl` in its run folder. The c
 trainers report their events to it. Events marked *console* are also printed by the coordinator. `deadpool story` shows
 the events of each recovery, `deadpool picture` draws them.
 
-A *version* is the training state after so many completed steps; a *snapshot* is one rank's part of it.
+A *version* is the training state after so many completed steps; a *snapshot* is one rank's part of it. Steps count from
+0 ([how steps are counted](glossary.md#how-steps-are-counted)).
 
 Fields of every event, where they are known:
 

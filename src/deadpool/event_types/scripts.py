@@ -77,7 +77,7 @@ EVENTS = (
         action="Nothing; metrics, the dashboard and reports are made of it.",
         fields={
             "phase": "the coordinator's phase",
-            "step": "the newest completed step",
+            "step": "how many steps are completed; the step of that number is computed now",
             "watermark": "the newest version of which every copy is in place; empty: none is",
             "lag_steps": "completed steps that a loss would cost; empty: all",
             "every": "steps from one snapshot to the next",

@@ -24,7 +24,7 @@ OF_COORDINATOR = (
     _metric("deadpool_leading", GAUGE, "1: this process is the coordinator. 0: it stands by, and has no other series."),
     _metric("deadpool_phase", GAUGE, "1 for the phase that the job is in, 0 for the others.", "phase"),
     _metric("deadpool_steps_total", COUNTER, "Completed steps; one that is computed again counts once."),
-    _metric("deadpool_step", GAUGE, "The newest completed step. It falls when a loss has cost steps."),
+    _metric("deadpool_step", GAUGE, "Completed steps of the job. It falls when a loss has cost steps."),
     _metric("deadpool_step_seconds", HISTOGRAM, "Duration of the steps of rank 0."),
     _metric("deadpool_watermark_step", GAUGE, "The newest version of which every copy is in place."),
     _metric("deadpool_watermark_lag_steps", GAUGE, "Completed steps that a loss now would cost."),

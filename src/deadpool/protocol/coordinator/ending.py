@@ -132,7 +132,7 @@ class SalvageProgress:
     def restart_advice(self) -> str:
         if self.durable is None:
             return "restart from your last durable checkpoint (none was reported with job.durable(step, path))"
-        return f"restart from the durable checkpoint of step {self.durable.step}: {self.durable.path}"
+        return f"restart from the durable checkpoint after {self.durable.step} steps: {self.durable.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
