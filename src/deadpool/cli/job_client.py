@@ -13,12 +13,23 @@ __all__ = ["RUNS", "ask", "find_run_dir"]
 RUNS = Path("deadpool-runs")
 
 
+def _refuse_not_begun(folder: Path) -> None:
+    """A job that a scheduler has not started yet has written nothing: what it waits for is said instead."""
+    if (folder / "job.json").exists():
+        return
+    from deadpool.clusters.slurm.waiting import why_not_begun
+
+    if (reason := why_not_begun(folder)) is not None:
+        raise ConfigError(reason)
+
+
 def find_run_dir(given: Path | None) -> RunDir:
     """The folder that was given, or the newest one in ./deadpool-runs."""
     if given is not None:
         if not given.is_dir():
             state = "is a file" if given.exists() else "is not there"
             raise ConfigError(f"run_dir={given} {state}: give the run folder of a job, as `deadpool run` named it")
+        _refuse_not_begun(given)
         return RunDir(given)
     runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())
     if not runs:

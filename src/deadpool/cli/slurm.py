@@ -27,7 +27,9 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Submit a protected job: nodes that train, spares, and by itself a new spare for each node that is lost."""
     from deadpool.clusters.slurm import client
     from deadpool.clusters.slurm.allocation import is_inside
-    from deadpool.clusters.slurm.preflight import check_before_submission
+    from deadpool.clusters.slurm.preflight import check_before_submission, check_node_count
+    from deadpool.clusters.slurm.run_folder import note_submission
+    from deadpool.clusters.slurm.waiting import StartWatch
     from deadpool.errors import ConfigError
     from deadpool.owner_only import make_private_folder
 
@@ -38,11 +40,16 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
         )
     if submission["preflight"]:
         check_before_submission(made.run_dir)
+        check_node_count(made.nodes, made.options)
     make_private_folder(made.run_dir)
     job_id = client.submit([], made.text())
+    note_submission(made.run_dir, job_id)
     print(f"Submitted batch job {job_id}")
     print(f"run folder: {made.run_dir}")
-    print(f"look at it: {shlex.join(['deadpool', 'status', str(made.run_dir)])}")
+    print(f"look at it: {shlex.join(['deadpool', 'status', str(made.run_dir)])}", flush=True)
+    watch = StartWatch(job_id, lambda words: print(f"job {job_id}: {words}", flush=True))
+    if watch.first_look() and submission["await_start"]:
+        watch.follow()
 
 
 @with_settings(RUN)

@@ -48,7 +48,11 @@ def with_submission(*, submits: bool) -> Callable[[Callable[..., None]], Callabl
         def run(*, flags: dict[str, Any], **submission: Any) -> None:
             function(submission, flags)
 
-        parameters = [*_parameters(), *([_PREFLIGHT] if submits else []), _keyword("flags", dict[str, Any])]
+        parameters = [
+            *_parameters(),
+            *([_PREFLIGHT, _AWAIT_START] if submits else []),
+            _keyword("flags", dict[str, Any]),
+        ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         del run.__wrapped__  # type: ignore[attr-defined]
         return run
@@ -85,6 +89,13 @@ def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty)
 
 _PREFLIGHT = _keyword(
     "preflight",
-    Annotated[bool, typer.Option(help="have deadpool doctor look at the run folder and the installation first")],
+    Annotated[bool, typer.Option(help="look at the run folder, the installation and the number of nodes first")],
     True,
+)
+_AWAIT_START = _keyword(
+    "await_start",
+    Annotated[
+        bool, typer.Option("--await-start", help="stay until it starts; say what it waits for when that changes")
+    ],
+    False,
 )

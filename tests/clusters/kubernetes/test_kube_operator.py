@@ -8,6 +8,7 @@ import pytest
 
 from deadpool.clusters.kubernetes.operator.lost_pods import REPORT_S, TAKEOVER_S, LostPods, PodView
 from deadpool.clusters.kubernetes.operator.status import changes, changes_without_effect, described, ended
+from deadpool.clusters.kubernetes.operator.unscheduled import in_words, scheduler_message
 
 
 def pod(name: str = "a", **changed: Any) -> PodView:
@@ -110,3 +111,39 @@ def test_steps_alone_are_written_now_and_then() -> None:
 def test_outcome_is_shown() -> None:
     assert ended("completed", "the script has ended")["phase"] == "Completed"
     assert ended("failed", "no spare")["phase"] == "Failed"
+
+
+def pending(*conditions: dict[str, Any], node: str | None = None, deleted: str | None = None) -> Any:
+    """As the API server describes a pod."""
+    core = pytest.importorskip("lightkube.models.core_v1")
+    content = {
+        "metadata": {"name": "t-agents-x", "deletionTimestamp": deleted},
+        "spec": {"nodeName": node, "containers": []},
+        "status": {"phase": "Pending", "conditions": list(conditions)},
+    }
+    return core.Pod.from_dict(content)
+
+
+NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
+UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_GPU}
+
+
+def test_pod_that_no_machine_takes() -> None:
+    assert scheduler_message(pending(UNSCHEDULED)) == NO_GPU
+    assert scheduler_message(pending({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"})) == (
+        "SchedulingGated"
+    )
+
+
+def test_pod_that_does_not_wait_for_a_machine() -> None:
+    assert scheduler_message(pending()) is None, "the scheduler has not looked at it"
+    assert scheduler_message(pending({"type": "PodScheduled", "status": "True"}, node="m1")) is None
+    assert scheduler_message(pending(UNSCHEDULED, deleted="2026-11-18T00:00:00Z")) is None
+
+
+def test_what_pods_wait_for_in_words() -> None:
+    assert in_words([], 6) == ""
+    assert in_words(["no room."], 6) == "1 pod waits for a machine (the job asks for 6): no room"
+    assert in_words(["no room", NO_GPU, NO_GPU], 6).startswith("3 pods wait for a machine (the job asks for 6): 0/3 ")
+    waits = in_words([NO_GPU], 3)
+    assert described(ANSWER, 2, waits)["reason"] == waits

@@ -36,6 +36,25 @@ class JobFacts:
         return self.state in _LIVE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSize:
+    """How many nodes a partition has, in which states."""
+
+    name: str
+    is_default: bool
+    in_use: int
+    idle: int
+    other: int  # down, drained, failed
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingJob:
+    nodes: int
+    partition: str  # or several, separated by commas
+    reason: str  # Slurm's word; empty: the scheduler has not looked at the job yet
+
+
 def run(*command: str, given: str | None = None) -> str:
     """What the command prints. Raises SlurmError with what it complains of."""
     try:
@@ -143,6 +162,33 @@ def _time(text: str) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:
         return None  # N/A, Unknown
+
+
+def pending_job(job_id: str) -> PendingJob | None:
+    """None: it does not wait. It has started, or has ended."""
+    try:
+        line = run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T|%D|%P|%r", "--states=all").strip()
+    except SlurmError as error:
+        if "Invalid job id" in str(error):
+            return None
+        raise
+    state, _, rest = line.partition("|")
+    if state != "PENDING":
+        return None
+    nodes, partition, reason = rest.split("|", 2)
+    return PendingJob(nodes=int(nodes), partition=partition, reason="" if reason == "None" else reason)
+
+
+def partition_sizes() -> list[PartitionSize]:
+    """Of all partitions, also hidden ones."""
+    lines = run("sinfo", "--all", "--noheader", "--summarize", "--format=%R|%P|%F").splitlines()
+    return [_partition_size(*line.strip().split("|", 2)) for line in lines if line.strip()]
+
+
+def _partition_size(name: str, marked: str, counts: str) -> PartitionSize:
+    """As in gpu, gpu*, 3/1/0/4: a star marks the default."""
+    in_use, idle, other, total = map(int, counts.split("/"))
+    return PartitionSize(name=name, is_default=marked.endswith("*"), in_use=in_use, idle=idle, other=other, total=total)
 
 
 def submit(options: Sequence[str], script: str) -> str:

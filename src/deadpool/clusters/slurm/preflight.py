@@ -1,17 +1,23 @@
-"""What is looked at before a job is submitted: only what the login node shares with the nodes of the job.
+"""What is looked at before a job is submitted: what the login node shares with the nodes of the job, and their number.
 
-Those are the file systems and the installation. Memory, GPUs and limits of a login node are others than theirs.
+Shared are the file systems and the installation. Memory, GPUs and limits of a login node are others than theirs.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from deadpool.clusters.doctor.finding import Kind
 from deadpool.clusters.doctor.preflight import preflight
+from deadpool.clusters.slurm import client
+from deadpool.clusters.slurm.client import PartitionSize, SlurmError
 from deadpool.errors import ConfigError
 
 _SHARED = ("versions", "run folder")
+_ELSEWHERE = ("--clusters", "-M", "--reservation", "--nodes", "-N")
+"""With these options other nodes count than those of a partition here, or another number of them."""
 
 
 def check_before_submission(run_dir: Path) -> None:
@@ -21,3 +27,44 @@ def check_before_submission(run_dir: Path) -> None:
     if bad:
         found = "; ".join(f"{each.what} ({each.do})" for each in bad)
         raise ConfigError(f"the job was not submitted: {found}. --no-preflight submits it all the same")
+
+
+def check_node_count(nodes: int, options: Sequence[str]) -> None:
+    """Raises ConfigError for more nodes than the partition has, whatever their state: such a job waits for ever.
+
+    Where Slurm does not tell, nothing is certain."""
+    try:
+        sizes = client.partition_sizes()
+    except SlurmError:
+        return
+    if (largest := largest_partition(sizes, options, os.environ.get("SBATCH_PARTITION", ""))) is None:
+        return
+    if nodes > largest.total:
+        raise ConfigError(
+            f"the job was not submitted: it asks for {nodes} nodes, spares included, and partition {largest.name} has "
+            f"{largest.total}. Ask for fewer or name another --partition; --no-preflight submits it all the same"
+        )
+
+
+def largest_partition(sizes: Iterable[PartitionSize], options: Sequence[str], variable: str) -> PartitionSize | None:
+    """Of those that the job may run in. None: that cannot be said."""
+    if any(word.startswith(_ELSEWHERE) for word in options) or os.environ.get("SBATCH_CLUSTERS"):
+        return None
+    names = _named(options) or variable
+    asked = [each for each in sizes if (each.name in names.split(",") if names else each.is_default)]
+    if names and len(asked) < len(names.split(",")):
+        return None
+    return max(asked, key=lambda each: each.total, default=None)
+
+
+def _named(options: Sequence[str]) -> str:
+    """The last one counts, as for sbatch."""
+    found = ""
+    for word, following in zip(options, [*options, ""][1:], strict=True):
+        if word in ("--partition", "-p"):
+            found = following
+        elif word.startswith("--partition="):
+            found = word.removeprefix("--partition=")
+        elif word.startswith("-p"):
+            found = word.removeprefix("-p")
+    return found

@@ -22,7 +22,21 @@ from deadpool.owner_only import make_private_folder, open_private
 _POLL_S = 0.2
 START_S = 180.0
 """For other nodes to write what this one waits for. A shared file system may show a new file late."""
+_SUBMITTED = "submitted.json"
 _OF_ONE_ATTEMPT = ("job.json", "events.jsonl", "logs", "journal")
+
+
+def note_submission(path: Path, job_id: str) -> None:
+    """By the login node, so that whoever looks at a job that has not started is told what it waits for."""
+    with open_private(path / _SUBMITTED, "w") as file:
+        json.dump({"job": job_id}, file)
+
+
+def submitted_job(path: Path) -> str | None:
+    try:
+        return str(json.loads((path / _SUBMITTED).read_text(encoding="utf-8"))["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from lightkube.types import PatchType
 from deadpool.clusters.kubernetes.crd import GROUP, KIND, PLURAL, VERSION
 from deadpool.clusters.kubernetes.job_state import MADE_FROM
 from deadpool.clusters.kubernetes.operator.lost_pods import JOINED, PodView
+from deadpool.clusters.kubernetes.operator.unscheduled import scheduler_message
 from deadpool.clusters.kubernetes.pods import AGENT, COORDINATOR, labels_of
 from deadpool.clusters.kubernetes.spec import state_name
 
@@ -105,6 +106,11 @@ class Cluster:
 
     async def agents(self, job: str, namespace: str) -> list[PodView]:
         return [_view(pod) async for pod in self._pods(job, namespace, AGENT) if pod.spec.nodeName]
+
+    async def unscheduled(self, job: str, namespace: str) -> list[str]:
+        """What the scheduler says of each pod that no machine takes."""
+        pods = [pod for role in (COORDINATOR, AGENT) async for pod in self._pods(job, namespace, role)]
+        return [message for pod in pods if (message := scheduler_message(pod)) is not None]
 
     def _pods(self, job: str, namespace: str, role: str) -> Any:
         return self._client.list(Pod, namespace=namespace, labels=dict(labels_of(job, role)))

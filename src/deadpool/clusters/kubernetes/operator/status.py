@@ -27,8 +27,8 @@ def changes_without_effect(made_from: dict[str, Any], wanted: dict[str, Any]) ->
     return ""
 
 
-def described(answer: dict[str, Any], nodes_wanted: int, without_effect: str = "") -> dict[str, Any]:
-    """The fields of the status that change while the job runs."""
+def described(answer: dict[str, Any], nodes_wanted: int, remark: str = "") -> dict[str, Any]:
+    """The fields of the status that change while the job runs. A remark is shown in place of the cause."""
     active = sum(node["role"] == "active" for node in answer["nodes"])
     shown = {
         "phase": PHASES.get(answer["phase"], RECOVERING),
@@ -36,7 +36,7 @@ def described(answer: dict[str, Any], nodes_wanted: int, without_effect: str = "
         "watermark": answer["watermark"],
         "nodes": f"{active}/{nodes_wanted}",
         "spares": answer["spares"],
-        "reason": without_effect or answer["cause"],
+        "reason": remark or answer["cause"],
         "lastFault": answer.get("last_fault"),
     }
     return {name: value for name, value in shown.items() if value not in (None, "")}

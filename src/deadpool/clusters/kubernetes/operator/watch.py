@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from deadpool.clusters.kubernetes.operator.status import (
     described,
     ended,
 )
+from deadpool.clusters.kubernetes.operator.unscheduled import LOOK_AGAIN_S, in_words
 from deadpool.clusters.kubernetes.probe import ask_leader
 from deadpool.clusters.kubernetes.spec import JobSpec, checked_name, job_spec, state_name
 from deadpool.errors import ConfigError
@@ -57,6 +59,7 @@ class JobWatch:
         self._credentials: Credentials | None = None
         self._written_at = 0.0
         self._trouble = ""
+        self._waits, self._waits_looked_at = "", -math.inf
 
     async def run(self) -> None:
         self._shown = dict(self.body["status"])
@@ -78,9 +81,11 @@ class JobWatch:
         spec = await self._make_objects()
         answer = await self._ask(spec)
         if answer is None:
-            await self._show({"phase": WAITING, "reason": "no coordinator leads"})
+            reason = await self._what_pods_wait_for(spec)
+            await self._show({"phase": WAITING, "reason": reason or "no coordinator leads"})
             return
-        await self._show(described(answer, spec.nodes, self._without_effect))
+        waits = await self._what_pods_wait_for(spec)
+        await self._show(described(answer, spec.nodes, self._without_effect or waits))
         pods = await self._cluster.agents(self._name, self._namespace)
         await self._mark(pods, {node["node"]: node["role"] == "active" for node in answer["nodes"]})
         await self._replace_lost(pods, {node["node"] for node in answer["nodes"]}, answer["term"])
@@ -135,6 +140,17 @@ class JobWatch:
             self._written_at = time.monotonic()
 
     # --- pods ---------------------------------------------------------------------------------------------------------
+
+    async def _what_pods_wait_for(self, spec: JobSpec) -> str:
+        """Told once, and again when it has changed."""
+        if time.monotonic() - self._waits_looked_at >= LOOK_AGAIN_S:
+            self._waits_looked_at = time.monotonic()
+            messages = await self._cluster.unscheduled(self._name, self._namespace)
+            words = in_words(messages, spec.pods + len(spec.coordinator_names(self._name)))
+            if words and words != self._waits:
+                self._say(words)
+            self._waits = words
+        return self._waits
 
     async def _mark(self, pods: list[PodView], trains: dict[str, bool]) -> None:
         for pod in pods:
