@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_SET_PTRACER = 1, 15, 36, 0x59616D61
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNET, _CLONE_NEWNS = 0x40000000, 0x00020000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _INTERRUPTS = {signal.SIGINT, signal.SIGTERM}
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,6 +54,13 @@ def join_network(namespace: Path) -> None:
 def leave_network() -> None:
     """Moves this thread into a new, empty network namespace. Raises OSError if this user may not do that."""
     _check(_libc.unshare(_CLONE_NEWNET))
+
+
+def leave_mounts() -> None:
+    """Moves this thread into a mount namespace of its own: what it mounts nobody else sees, and the kernel unmounts it
+    with the last process in there. Raises OSError if this user may not do that."""
+    _check(_libc.unshare(_CLONE_NEWNS))
+    _check(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None))
 
 
 def _check(result: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from deadpool.chaos.disk import LoopDisk, SharedDisk
 from deadpool.chaos.fault_budget import BURST, allows
 from deadpool.chaos.faults import FAULTS, possible
 from deadpool.chaos.network import Loopback, Namespaces
 from deadpool.chaos.plan import IN_RECOVERY, Moment, draw
 
+SHARED = SharedDisk("that needs root")
 KINDS = ["a", "b", "b", "c"]
 
 
@@ -38,8 +40,8 @@ def test_first_one_comes_in_a_calm_moment_and_some_in_the_middle_of_a_recovery()
 def test_without_a_network_of_its_own_nothing_is_cut():
     cuts = {kind for kind in FAULTS if kind.startswith("cut")}
     assert len(cuts) == 6
-    assert set(possible(Namespaces(), 2)) - set(possible(Loopback(), 2)) == cuts
-    assert set(possible(Loopback(), 2, ["kill_node", "cut_off"])) == {"kill_node"}
+    assert set(possible(Namespaces(), SHARED, 2)) - set(possible(Loopback(), SHARED, 2)) == cuts
+    assert set(possible(Loopback(), SHARED, 2, ["kill_node", "cut_off"])) == {"kill_node"}
 
 
 def test_never_more_nodes_at_once_than_can_be_lost():
@@ -58,4 +60,10 @@ def test_what_endangers_nobody_is_limited_too():
 
 
 def test_damage_to_the_only_copy_is_left_out():
-    assert "damage_copy" in possible(Loopback(), 2) and "damage_copy" not in possible(Loopback(), 1)
+    assert "damage_copy" in possible(Loopback(), SHARED, 2) and "damage_copy" not in possible(Loopback(), SHARED, 1)
+
+
+def test_without_a_disk_of_its_own_the_disk_does_not_fail():
+    disks = {kind for kind in FAULTS if kind.startswith("disk")}
+    assert len(disks) == 3
+    assert set(possible(Loopback(), LoopDisk(), 2)) - set(possible(Loopback(), SHARED, 2)) == disks

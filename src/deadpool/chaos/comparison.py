@@ -12,6 +12,8 @@ from typing import Any
 
 from deadpool.chaos.decisions import decisions, oscillations
 from deadpool.chaos.diagnosis import take_down
+from deadpool.chaos.disk import Disk
+from deadpool.chaos.event_check import Span, log_problems, read_log, spans_of_loss, storage_problems
 from deadpool.chaos.faults import possible
 from deadpool.chaos.faults.fault import Scene
 from deadpool.chaos.health_files import HealthFiles
@@ -23,6 +25,7 @@ from deadpool.chaos.plan import Intent, draw
 from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.runner import NotHealed, Runner
 from deadpool.chaos.status_view import StatusPoller, StepProgress
+from deadpool.chaos.terminal import Terminal
 from deadpool.chaos.timing import Timing
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
@@ -47,6 +50,7 @@ class ComparisonResult:
     took_s: float = 0.0
     decisions: list[dict[str, Any]] = field(default_factory=list)  # about protection
     hung: int = 0
+    events: int = 0  # in the log
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -62,6 +66,7 @@ class Case:
     kinds: list[str]  # empty: all
     timing: Timing
     network: Network
+    disk: Disk
     folder: Path
     diagnosis: Path  # folder for what is known of a job that did not recover
     deadline: float
@@ -76,20 +81,45 @@ class Case:
         result.took_s = round(time.monotonic() - began, 1)
         if disturbed is not None:
             result.problems += differences(self._undisturbed(), disturbed)
-            result.problems += journal_problems(RunDir(self.folder / "disturbed" / "run").journal, disturbed)
+            result.problems += journal_problems(RunDir(self._disturbed / "run").journal, disturbed)
         return result
 
     # --- with faults -------------------------------------------------------------------------------------------------
 
+    @property
+    def _disturbed(self) -> Path:
+        return self.folder / "disturbed"
+
     def _disturb(self, result: ComparisonResult) -> Results | None:
-        local = self._local_job()
+        self.disk.mount(self._disturbed / "run")
+        terminal = Terminal(self._disturbed / "console.jsonl")
+        terminal.open()
+        try:
+            injected = self._inject(terminal, result)
+        finally:
+            terminal.close()
+            self.disk.unmount()
+        self._judge_events(terminal, injected, result)
+        return Results.read(self._disturbed / "out") if not result.problems else None
+
+    def _inject(self, terminal: Terminal, result: ComparisonResult) -> list[InjectedFault]:
+        local = self._local_job(terminal)
         fleet = random.Random(f"{self.seed} fleet {self.job.name}")
         processes = JobProcesses(local, self.network, fleet, self._health)
         processes.prepare()
-        out = self.folder / "disturbed" / "out"
         poller = StatusPoller(lambda: self.ask(local.run_dir))
-        steps = StepProgress(out, self.job.nodes * self.job.nproc_per_node)
-        scene = Scene(processes, self.network, steps, local.run_dir, poller.view, self.timing, self._health)
+        steps = StepProgress(self._disturbed / "out", self.job.nodes * self.job.nproc_per_node)
+        scene = Scene(
+            processes,
+            self.network,
+            steps,
+            local.run_dir,
+            poller.view,
+            self.timing,
+            health=self._health,
+            disk=self.disk,
+            terminal=terminal,
+        )
         runner = Runner(
             local, scene, poller, self.job.losses_at_once, self.deadline, self._reporter(steps), until=self.until
         )
@@ -101,13 +131,15 @@ class Case:
             except (DeadPoolError, subprocess.TimeoutExpired) as error:
                 result.problems.append(str(error))
                 result.hung += isinstance(error, (NotHealed, subprocess.TimeoutExpired))
-                take_down(local, processes, poller.view, self.diagnosis)
+                self.disk.heal()  # what is known is on it
+                take_down(local, processes, poller.view, self.diagnosis, said=terminal.said)
             finally:
                 poller.close()
                 runner.end_all()
                 self._judge_decisions(runner.events, result)
                 result.faults = [{"layout": self.job.name, **injected.record()} for injected in runner.injected]
-        return Results.read(out) if not result.problems else None
+                result.problems += [each.fault.problem for each in runner.injected if each.fault.problem is not None]
+        return runner.injected
 
     @property
     def _health(self) -> HealthFiles | None:
@@ -118,17 +150,29 @@ class Case:
             result.decisions = decisions(events)
             result.problems += oscillations(events, self.timing.dwell_s)
 
+    def _judge_events(self, terminal: Terminal, injected: list[InjectedFault], result: ComparisonResult) -> None:
+        log = read_log(RunDir(self._disturbed / "run").events)
+        outages = [each.span for each in injected if each.fault.kind.startswith("disk")]
+        killed = [each.hit_at for each in injected if each.fault.kind == "kill_coordinator"]
+        took_over = [each["t"] for each in log if each["what"] == "took_over"]
+        coordinators = [each.span for each in injected if "coordinator" in each.fault.kind]
+        coordinators += [Span(at, at) for at in took_over]
+        result.events = len(log)
+        result.problems += log_problems(log, terminal.records(), spans_of_loss(killed, outages))
+        result.problems += storage_problems(log, outages, coordinators)
+
     def _draw(self) -> list[Intent]:
-        kinds = possible(self.network, self.timing.holders, self.kinds)
+        kinds = possible(self.network, self.disk, self.timing.holders, self.kinds)
         return draw(f"{self.seed} {self.job.name}", self.faults, kinds, one_by_one=self.timing.one_by_one)
 
-    def _local_job(self) -> LocalJob:
-        folder = self.folder / "disturbed"
+    def _local_job(self, terminal: Terminal) -> LocalJob:
+        folder = self._disturbed
         return LocalJob(
             self.job.config(self.network.hub_host, self.timing, self._health.pattern if self._health else "/"),
             RunDir.create(folder / "run"),
             [str(SCRIPT), "--out", str(folder / "out"), *self.job.arguments(self._stop_file)],
             quiet=True,
+            output=terminal.descriptor,
             environment={CHAOS_PACE_VARIABLE: str(self.timing.step_pause_s), "PYTHONFAULTHANDLER": "1"},
             site=self.network,
         )

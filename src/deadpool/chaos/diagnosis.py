@@ -19,8 +19,11 @@ from deadpool.control.launcher import LocalJob
 _LAST_WORDS_S = 2.0
 
 
-def take_down(job: LocalJob, processes: JobProcesses, view: StatusView, folder: Path) -> None:
-    """Ends the job: SIGABRT makes a process print its stacks, and then the process is gone."""
+def take_down(
+    job: LocalJob, processes: JobProcesses, view: StatusView, folder: Path, *, said: Path | None = None
+) -> None:
+    """Ends the job: SIGABRT makes a process print its stacks, and then the process is gone. `said` has what its
+    processes have printed, if that is not in the run folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "status.json").write_text(json.dumps(dataclasses.asdict(view), indent=2))
@@ -33,6 +36,8 @@ def take_down(job: LocalJob, processes: JobProcesses, view: StatusView, folder: 
     _abort([pids[0] for pids in pids_by_node.values() if pids])
     _abort([processes.coordinator])
     time.sleep(_LAST_WORDS_S)
+    if said is not None:
+        shutil.copy(said, folder)
     shutil.copytree(job.run_dir.path, folder / "run", ignore=shutil.ignore_patterns("secret*", "*.pem"))
 
 

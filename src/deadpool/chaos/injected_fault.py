@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.chaos.event_check import Span
 from deadpool.chaos.faults.fault import Fault, Scene
 from deadpool.chaos.status_view import StepProgress
 
@@ -89,6 +90,11 @@ class InjectedFault:
         """The first completed step that began after the fault, or after the last plan."""
         resumed = [event["t"] for event in inside if event["what"] == "resumed"]
         return float(max([steps.ends[self.at_step + 1], *resumed]))
+
+    @property
+    def span(self) -> Span:
+        """From its begin to its end; one that does not last ends when the job has recovered."""
+        return Span(self.hit_at, self.renewed_at if self.fault.lasts_s else self.healed_at or self.hit_at)
 
     def record(self) -> Record:
         return {

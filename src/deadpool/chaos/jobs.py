@@ -39,6 +39,7 @@ class ChaosJob:
             standby_coordinators=self.standby_coordinators,
             host=host,
             health_root=health_root,
+            log_format="json",  # each event is said, too
             **timing.settings,
         ).checked()
 

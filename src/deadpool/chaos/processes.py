@@ -67,6 +67,10 @@ class JobProcesses:
         self._job.add_node(name, spare=True)
         return name
 
+    def print_to(self, descriptor: int) -> None:
+        """Where processes print to that are started from now on."""
+        self._job.output = descriptor
+
     def replace_dead(self) -> None:
         """Replaces each node that has ended by another one, some time later, unless there are enough."""
         now = time.monotonic()

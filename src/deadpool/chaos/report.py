@@ -12,7 +12,7 @@ Record = dict[str, Any]
 
 
 def summary(
-    results: Sequence[ComparisonResult], *, seed: int, asked: int, network: str, left_behind: list[str]
+    results: Sequence[ComparisonResult], *, seed: int, asked: int, network: str, disk: str, left_behind: list[str]
 ) -> Record:
     faults = [fault for result in results for fault in result.faults]
     healed = [fault for fault in faults if "recovery_s" in fault]
@@ -22,8 +22,16 @@ def summary(
         "asked": asked,
         "hung": sum(result.hung for result in results),
         "network": network,
+        "disk": disk,
         "jobs": [
-            {"layout": v.layout, "steps": v.steps, "took_s": v.took_s, "faults": len(v.faults), "problems": v.problems}
+            {
+                "layout": v.layout,
+                "steps": v.steps,
+                "took_s": v.took_s,
+                "faults": len(v.faults),
+                "events": v.events,
+                "problems": v.problems,
+            }
             for v in results
         ],
         "left_behind": left_behind,

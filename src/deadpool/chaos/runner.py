@@ -64,6 +64,12 @@ class Runner:
     def open(self) -> list[InjectedFault]:
         return [injected for injected in self.injected if injected.healed_at is None]
 
+    @property
+    def _in_the_way(self) -> list[InjectedFault]:
+        """Open faults that others wait for."""
+        alone = self.scene.timing.one_by_one
+        return [injected for injected in self.open if alone or not injected.fault.in_background]
+
     def end_all(self) -> None:
         """Ends all faults that still last: a process that is stopped or cut off could not be told to end."""
         for injected in self.open:
@@ -87,7 +93,7 @@ class Runner:
 
     def _is_calm(self) -> bool:
         view = self.scene.view
-        return not self.open and view.phase == "running" and view.protected
+        return not self._in_the_way and view.phase == "running" and view.protected
 
     def _await_aim(self, intent: Intent) -> Fault:
         """At the latest in a calm moment there is something that the fault may hit."""
@@ -96,7 +102,7 @@ class Runner:
         return fault
 
     def _can_inject(self, fault: Fault) -> bool:
-        endangered = (injected.fault.endangered for injected in self.open)
+        endangered = (injected.fault.endangered for injected in self._in_the_way)
         is_aimed = bool(self.scene.view.seats) and fault.aim(self.scene)
         return is_aimed and allows(endangered, fault.endangered, losses_at_once=self.losses_at_once)
 

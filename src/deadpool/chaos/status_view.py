@@ -34,6 +34,7 @@ class StatusView:
     term: int = 0
     watermark: int = -1
     protected: bool = False
+    storage_waits: bool = False  # something is not on its disk yet, which has failed
     seats: tuple[str, ...] = ()  # nodes that hold ranks, by position
     spares: tuple[str, ...] = ()
     holders: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -53,6 +54,7 @@ def view_of(body: dict[str, Any], at: float) -> StatusView:
         term=body["term"],
         watermark=-1 if body["watermark"] is None else body["watermark"],
         protected=body["protected"],
+        storage_waits=bool(body.get("storage")),
         seats=tuple(node["node"] for node in seated),
         spares=tuple(node["node"] for node in nodes if node["role"] == "spare"),
         holders={node["node"]: tuple(node["holders"]) for node in seated},

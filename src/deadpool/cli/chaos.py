@@ -111,6 +111,7 @@ def _run(
     diagnosis: Path,
 ) -> dict[str, Any]:
     from deadpool.chaos.comparison import Case
+    from deadpool.chaos.disk import open_disk
     from deadpool.chaos.faults import OF_ADAPTIVE_RUNS
     from deadpool.chaos.jobs import JOBS
     from deadpool.chaos.network import open_network
@@ -121,9 +122,11 @@ def _run(
 
     deadline = time.monotonic() + 60.0 * minutes * (2 if adaptive else 1) + (300.0 if adaptive else 0.0)
     faults = _ENDLESS if adaptive else faults
-    network = open_network()
+    network, disk = open_network(), open_disk()
     kind = "network namespaces" if network.can_cut else "process groups on loopback, so no node can be cut off"
+    place = f"no disk of its own, so that cannot fail: {disk.cannot_fail}" if disk.cannot_fail else "a disk of its own"
     print(f"seed {seed}, {'as many as come in time' if adaptive else faults} faults; nodes are {kind}", flush=True)
+    print(f"the run folder has {place}", flush=True)
     names = list(JOBS) if layout == "both" else [layout]
     shares = [faults // len(names) + (index < faults % len(names)) for index in range(len(names))]
     results = []
@@ -136,6 +139,7 @@ def _run(
                 kinds=kinds or (sorted(OF_ADAPTIVE_RUNS) if adaptive else []),
                 timing=ADAPTIVE if adaptive else ONE_BY_ONE if one_by_one else CROWDED,
                 network=network,
+                disk=disk,
                 folder=folder / name,
                 diagnosis=diagnosis / name,
                 deadline=deadline,
@@ -144,10 +148,10 @@ def _run(
                 until=time.monotonic() + 60.0 * minutes / len(names) if adaptive else None,
             )
             results.append(case.run())
-        left = left_behind(mark)
+        left = left_behind(mark) + disk.left_behind()
         network.close()
     asked = sum(len(result.faults) for result in results) if adaptive else faults
-    return summary(results, seed=seed, asked=asked, network=kind, left_behind=left)
+    return summary(results, seed=seed, asked=asked, network=kind, disk=place, left_behind=left)
 
 
 class _Display:
@@ -197,13 +201,14 @@ def _print_result(figures: dict[str, Any], diagnosis: Path) -> int:
         table.add_row(kind, str(costs["count"]), f"{costs['median']:.2f}", f"{costs['worst']:.2f}")
     console.print(table)
     for job in figures["jobs"]:
-        console.print(f"{job['layout']}: {job['faults']} faults in {job['took_s']:.0f} s, {job['steps']} steps")
+        counts = f"{job['faults']} faults in {job['took_s']:.0f} s, {job['steps']} steps, {job['events']} events"
+        console.print(f"{job['layout']}: {counts}")
         for problem in job["problems"]:
             console.print(f"  {problem}", style="bold red", markup=False)
         for decision in figures["decisions"][job["layout"]]:
             console.print(f"  {decision['what']}: {decision['reason']}", markup=False, highlight=False, soft_wrap=True)
     for name in figures["left_behind"]:
-        console.print(f"process left behind: {name}", style="bold red", markup=False)
+        console.print(f"left behind: {name}", style="bold red", markup=False)
     good = is_good(figures)
     verdict = "BIT-IDENTICAL to the undisturbed runs" if figures["bit_identical"] else "NOT BIT-IDENTICAL"
     console.print(verdict, style="bold green" if good else "bold red")

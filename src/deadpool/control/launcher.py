@@ -63,6 +63,7 @@ class LocalJob:
     run_dir: RunDir
     script: list[str]
     quiet: bool = False  # the output of all processes goes to the run folder, not to the terminal
+    output: int | None = None  # with `quiet`: a descriptor that it goes to instead; the caller closes it
     environment: dict[str, str] = field(default_factory=dict)
     fork_server: SharedForkServer | None = None  # if it is given, the caller closes it
     site: Site | None = None
@@ -187,7 +188,7 @@ class LocalJob:
             if enter is not None:
                 enter()
 
-        console = open_private(self.run_dir.path / "console.log", "ab") if self.quiet else contextlib.nullcontext()
+        console = self._console() if self.quiet else contextlib.nullcontext()
         with console as output, interrupts_held():
             return subprocess.Popen(
                 [sys.executable, "-m", "deadpool.cli.main", *command],
@@ -203,9 +204,18 @@ class LocalJob:
     def _fork(
         self, commands: CommandForks, command: list[str], end_signal: signal.Signals, descriptors: tuple[int, ...]
     ) -> subprocess.Popen[bytes]:
-        with open_private(self.run_dir.path / "console.log", "ab") as output:
-            forked = commands.spawn(command, self._variables(), end_signal, output.fileno(), descriptors)
+        with self._console() as output:
+            forked = commands.spawn(command, self._variables(), end_signal, output, descriptors)
         return cast("subprocess.Popen[bytes]", forked)
+
+    @contextlib.contextmanager
+    def _console(self) -> Iterator[int]:
+        """What the processes of a quiet job print to."""
+        if self.output is not None:
+            yield self.output
+            return
+        with open_private(self.run_dir.path / "console.log", "ab") as file:
+            yield file.fileno()
 
 
 @contextlib.contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from deadpool.chaos.faults import coordinators, cuts, damage, illness, kills, membership, stops
+from deadpool.chaos.disk import Disk
+from deadpool.chaos.faults import coordinators, cuts, damage, illness, kills, launching, membership, stops, storage
 from deadpool.chaos.faults.fault import Fault
 from deadpool.chaos.network import Network
 
 FAULTS: dict[str, type[Fault]] = {
     fault.kind: fault
-    for family in (kills, stops, cuts, damage, coordinators, membership, illness)
+    for family in (kills, stops, cuts, damage, coordinators, membership, storage, launching, illness)
     for fault in family.FAULTS
 }
 ILLNESSES = frozenset(fault.kind for fault in illness.FAULTS)
@@ -19,9 +20,9 @@ OF_ADAPTIVE_RUNS = ILLNESSES | {"kill_node", "kill_trainer", "crash_trainer", "s
 """Permanent faults (a machine is gone for the rest), transient ones (a process, or a stop for a while), illnesses."""
 
 
-def possible(network: Network, holders: int, kinds: Collection[str] = ()) -> list[str]:
+def possible(network: Network, disk: Disk, holders: int, kinds: Collection[str] = ()) -> list[str]:
     """Names of these kinds, or of all, each as often as its weight says. Faults that cannot be injected here are left
     out."""
     wanted = (fault for kind, fault in FAULTS.items() if (kind in kinds if kinds else kind not in ILLNESSES))
-    usable = (fault for fault in wanted if fault.is_possible(network) and fault.holders <= holders)
+    usable = (fault for fault in wanted if fault.is_possible(network, disk) and fault.holders <= holders)
     return [fault.kind for fault in usable for _ in range(fault.weight)]

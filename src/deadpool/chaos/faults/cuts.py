@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+from deadpool.chaos.disk import Disk
 from deadpool.chaos.faults.fault import Fault, OnNode, Scene
 from deadpool.chaos.network import HUB, Network, Way
 
 
 class _Cut(OnNode):
     @classmethod
-    def is_possible(cls, network: Network) -> bool:
+    def is_possible(cls, network: Network, disk: Disk) -> bool:
         return network.can_cut
 
     def aim(self, scene: Scene) -> bool:

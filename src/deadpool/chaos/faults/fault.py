@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+from deadpool.chaos.disk import Disk
 from deadpool.chaos.health_files import HealthFiles
 from deadpool.chaos.network import Network
 from deadpool.chaos.plan import Intent
 from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.status_view import SeatedTrainer, StatusView, StepProgress
+from deadpool.chaos.terminal import Terminal
 from deadpool.chaos.timing import Timing
 from deadpool.control.run_dir import RunDir
 
@@ -29,6 +31,8 @@ class Scene:
     view: StatusView
     timing: Timing
     health: HealthFiles | None = None  # where agents read the health of their nodes, if the run writes it
+    disk: Disk | None = None  # of the run folder
+    terminal: Terminal | None = None  # that the processes of the job print to
 
 
 class Fault(ABC):
@@ -39,12 +43,15 @@ class Fault(ABC):
         None  # the event that ends its recovery; None: the first step that is completed after it
     )
 
+    in_background: ClassVar[bool] = False  # it endangers no rank: others come meanwhile as if it were not there
+
     def __init__(self, intent: Intent) -> None:
         self.intent = intent
         self.target = ""
         self.endangered: frozenset[str] = frozenset()  # nodes whose copies it may destroy
         self.lasts_s = 0.0
         self.held = False  # it ends before that, when the job trains without what it hit
+        self.problem: str | None = None  # what it brought to light, besides a job that does not recover
 
     @property
     def described(self) -> str:
@@ -52,7 +59,7 @@ class Fault(ABC):
         return self.target
 
     @classmethod
-    def is_possible(cls, network: Network) -> bool:
+    def is_possible(cls, network: Network, disk: Disk) -> bool:
         return True
 
     @abstractmethod

@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 
+from deadpool.chaos.disk import Disk
 from deadpool.chaos.faults.fault import Fault, OnNode, Scene
 from deadpool.chaos.network import Network
 
@@ -37,7 +38,7 @@ class DrainFault(OnNode):
     asking: subprocess.Popen[bytes]
 
     @classmethod
-    def is_possible(cls, network: Network) -> bool:
+    def is_possible(cls, network: Network, disk: Disk) -> bool:
         return importlib.util.find_spec(_DRAIN) is not None
 
     def aim(self, scene: Scene) -> bool:
@@ -45,11 +46,10 @@ class DrainFault(OnNode):
 
     def inject(self, scene: Scene) -> None:
         command = [sys.executable, "-m", "deadpool.cli.main", "drain", self.target]
-        log = (scene.run_dir.path / "console.log").open("ab")
-        with log:
-            self.asking = subprocess.Popen(
-                [*command, "--run-dir", str(scene.run_dir.path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        output = scene.terminal.descriptor if scene.terminal is not None else subprocess.DEVNULL
+        self.asking = subprocess.Popen(
+            [*command, "--run-dir", str(scene.run_dir.path)], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
 
     def is_over(self, scene: Scene) -> bool:
         """It has left, or the drain was refused because of another fault."""
