@@ -85,7 +85,7 @@ def storage_problems(log: Sequence[Record], outages: Sequence[Span], coordinator
     for who in sorted({_who(each) for each in tellings}):
         own = [each for each in tellings if _who(each) == who]
         found += _told_often(who, own, outages, coordinators)
-        found += _not_ended(who, own)
+        found += _not_ended(who, own, coordinators)
     return found + list(_not_told(tellings, outages, coordinators))
 
 
@@ -131,9 +131,10 @@ def _is_touched(outage: Span, coordinators: Sequence[Span]) -> bool:
     return any(each.begin <= outage.end + _BACK_S and each.end >= outage.begin for each in coordinators)
 
 
-def _not_ended(who: tuple[str, str], own: Sequence[Record]) -> Iterator[str]:
-    """A node may be killed before it can tell."""
-    if who[0] == "coordinator" and own[-1]["what"] != "storage_back":
+def _not_ended(who: tuple[str, str], own: Sequence[Record], coordinators: Sequence[Span]) -> Iterator[str]:
+    """A node may be killed before it can tell, and a coordinator may lose its place."""
+    is_hit = who[0] != "coordinator" or any(each.end >= own[-1]["t"] for each in coordinators)
+    if own[-1]["what"] != "storage_back" and not is_hit:
         yield f"storage_back was never told by {who} after {own[-1]['t']:.3f}"
 
 
