@@ -25,6 +25,13 @@ class SmallDisk:
     def empty(self) -> None:
         self._ballast.unlink()
 
+    def make_read_only(self) -> None:
+        """Files that are open for writing stay so: a view of the folder is mounted over it, which cannot be written."""
+        subprocess.run(["mount", "-o", "bind,ro", self.path, self.path], check=True)
+
+    def make_writable(self) -> None:
+        subprocess.run(["umount", "--lazy", self.path], check=True)
+
 
 @contextlib.contextmanager
 def small_disk(path: Path, size: str = "256k") -> Iterator[SmallDisk]:

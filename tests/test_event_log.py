@@ -73,6 +73,32 @@ def test_folder_that_is_gone_and_comes_back(tmp_path):
         assert numbers(folder / "events.jsonl") == [1, 2]
 
 
+def test_log_that_begins_on_a_disk_that_is_read_only(disk):
+    """A coordinator that takes over then leads all the same."""
+    path = disk.path / "events.jsonl"
+    disk.make_read_only()
+    with closing(EventLog(path)) as log:
+        log.start()
+        assert wait_until(log.trouble, "trouble").reason == "Read-only file system"
+        write_some(log, range(10))
+        disk.make_writable()
+        wait_until(lambda: log.trouble() is None, "the disk to take it")
+        assert numbers(path) == list(range(10))
+
+
+def test_log_that_begins_on_a_disk_that_does_not_answer(tmp_path, monkeypatch):
+    answers, real = threading.Event(), event_log.owner_only_opener
+    monkeypatch.setattr(event_log, "SLOW_S", 0.05)
+    monkeypatch.setattr(event_log, "owner_only_opener", lambda path, flags: answers.wait() and real(path, flags))
+    with closing(EventLog(tmp_path / "events.jsonl")) as log:
+        log.start()
+        write_some(log, range(10))
+        assert wait_until(log.trouble, "trouble").waiting == 10
+        answers.set()
+        wait_until(lambda: log.trouble() is None, "an answer")
+    assert numbers(tmp_path / "events.jsonl") == list(range(10))
+
+
 def test_memory_is_bounded_and_what_was_dropped_is_counted(disk, monkeypatch):
     monkeypatch.setattr(event_log, "WAITING_BYTES", 20_000)
     path = disk.path / "events.jsonl"

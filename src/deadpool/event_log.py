@@ -53,8 +53,7 @@ class EventLog:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Raises OSError if the file cannot be opened."""
-        self._descriptor = self._open()
+        """Returns at once, whatever the disk does: a coordinator that takes over leads without it."""
         self._thread = threading.Thread(target=self._serve, name="deadpool-events", daemon=True)
         self._thread.start()
 
@@ -104,11 +103,23 @@ class EventLog:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        self._open_early()
         while batch := self._next_batch():
             try:
                 self._append(batch)
             except OSError as error:
                 self._fail(error)
+
+    def _open_early(self) -> None:
+        """The file is there before the first event. If it cannot be opened now, that is tried again with the event."""
+        with self._changed:
+            self._writing_since = time.monotonic()
+        try:
+            self._descriptor = self._open()
+        except OSError as error:
+            self._failure = error.strerror or str(error)
+        with self._changed:
+            self._writing_since = None
 
     def _next_batch(self) -> list[bytes]:
         """Waits for lines. Nothing: the log is closed."""

@@ -19,7 +19,11 @@ def open_private(path: Path, mode: str) -> IO[Any]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Makes the folder. An existing one keeps its mode: it may be the user's own, and the files in it are private."""
+    """Makes the folder. An existing one keeps its mode: it may be the user's own, and the files in it are private.
+
+    Whether it exists is asked first: where a disk does not answer, making what exists waits, and asking does not."""
+    if path.is_dir():
+        return
     path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
 
 

@@ -85,6 +85,32 @@ def test_coordinator_killed_while_it_is_full(make_stage, play, disk):
 
 
 @pytest.mark.thorough
+def test_coordinator_killed_while_it_is_read_only(make_stage, play, disk, tmp_path):
+    """The one that takes over cannot open a file."""
+    stage = make_stage("ddp", scene="wait@3:1 wait@6:0")
+
+    def during():
+        stage.await_gate(3)
+        stage.trial.await_event("rehearsed")
+        disk.make_read_only()
+        first = stage.trial.job.coordinator
+        assert first is not None
+        os.kill(first.pid, signal.SIGKILL)
+        stage.trial.await_true(lambda: stage.trial.job.coordinator.pid != first.pid, "another coordinator")
+        stage.kill_node_at_gate("n1", 3, committed=False)
+        stage.await_gate(6)
+        disk.make_writable()
+        stage.trial.await_true(lambda: can_be_asked(stage) and not storage_of(stage), "all of it to be written")
+        stage.trial.await_event("storage_back")
+        stage.open_gate(6)
+
+    with (tmp_path / "console").open("wb") as output:  # its own console does not lie on that disk
+        stage.trial.job.output = output.fileno()
+        play(stage, during)
+    assert_log_is_whole(stage)
+
+
+@pytest.mark.thorough
 def test_job_ends_well_although_it_stays_full(make_stage, play, disk):
     stage = make_stage("ddp", scene="wait@3:1")
 

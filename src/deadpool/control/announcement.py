@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from deadpool.control.run_dir import RunDir
+from deadpool.event_log import SLOW_S
 from deadpool.events import Event
 from deadpool.protocol.topology import Address
 
 _RETRY_S = 1.0
+_PATIENCE_S = 0.2
+"""A disk that answers has taken it by then. For one that does not, no coordinator waits longer."""
 _WHAT = "job.json and the address of the coordinator in it"
 
 
@@ -28,20 +33,41 @@ class Announcement:
     ) -> None:
         self._folder, self._address, self._facts = folder, address, facts
         self._is_leader, self._tell = is_leader, tell
-        self._is_late = False
+        self._is_told = False
+        self._begun_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._failure: str | None = None
 
     def make(self) -> None:
         """Again and again until the disk takes it, or another coordinator leads."""
-        if self._is_late and not self._is_leader():
+        if not self._is_leader():
             return
+        self._begun_at, self._failure = time.monotonic(), None
+        self._thread = threading.Thread(target=self._write, name="deadpool-announcement", daemon=True)
+        self._thread.start()
+        self._thread.join(_PATIENCE_S)
+        self._look()
+
+    def _write(self) -> None:
         try:
-            self._folder.announce(self._address, **self._facts)
+            self._folder.announce(self._address, still=self._is_leader, **self._facts)
         except OSError as error:
-            if not self._is_late:
-                self._is_late = True
-                detail = {"what_waits": _WHAT, "reason": error.strerror or str(error), "waiting": 1}
-                self._tell(Event(what="storage_failed", detail=detail))
+            self._failure = error.strerror or str(error)
+
+    def _look(self) -> None:
+        assert self._thread is not None
+        if self._thread.is_alive():
+            if time.monotonic() - self._begun_at > SLOW_S:
+                self._tell_once(f"a write takes longer than {SLOW_S:g} s")
+            asyncio.get_running_loop().call_later(_RETRY_S, self._look)
+        elif self._failure is not None:
+            self._tell_once(self._failure)
             asyncio.get_running_loop().call_later(_RETRY_S, self.make)
-        else:
-            if self._is_late:
-                self._tell(Event(what="storage_back", detail={"what_waits": _WHAT}))
+        elif self._is_told:
+            self._tell(Event(what="storage_back", detail={"what_waits": _WHAT}))
+
+    def _tell_once(self, reason: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            detail = {"what_waits": _WHAT, "reason": reason, "waiting": 1}
+            self._tell(Event(what="storage_failed", detail=detail))

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,14 +87,17 @@ class RunDir:
         mode = tls if tls is not None else self.tls()
         return read_credentials(serving=serving, tls=mode, default_secret=self.secret_file)
 
-    def announce(self, address: Address, *, tls: str, **facts: Any) -> None:
+    def announce(self, address: Address, *, tls: str, still: Callable[[], bool] = lambda: True, **facts: Any) -> None:
         """Called by the process that becomes the coordinator. The file is replaced at once: a command may read it any
-        time."""
+        time. `still` says, after a disk has taken its time, whether this process is the coordinator."""
         draft = self.path / f"job.json.{os.getpid()}"
         with open_private(draft, "w") as file:
             place = {"host": address.host, "port": address.port, "pid": os.getpid(), "tls": settled(tls)}
             json.dump(place | facts, file)
-        draft.replace(self.path / "job.json")
+        if still():
+            draft.replace(self.path / "job.json")
+        else:
+            draft.unlink()
 
     def coordinator(self) -> Address:
         """The address of the coordinator, or of the last one."""
