@@ -8,7 +8,7 @@ from deadpool.chaos.disk import LoopDisk, SharedDisk
 from deadpool.chaos.fault_budget import BURST, allows
 from deadpool.chaos.faults import FAULTS, possible
 from deadpool.chaos.network import Loopback, Namespaces
-from deadpool.chaos.plan import IN_RECOVERY, Moment, draw
+from deadpool.chaos.plan import IN_RECOVERY, Moment, draw, full_disk
 
 SHARED = SharedDisk("that needs root")
 KINDS = ["a", "b", "b", "c"]
@@ -67,3 +67,9 @@ def test_without_a_disk_of_its_own_the_disk_does_not_fail():
     disks = {kind for kind in FAULTS if kind.startswith("disk")}
     assert len(disks) == 3
     assert set(possible(Loopback(), LoopDisk(), 2)) - set(possible(Loopback(), SHARED, 2)) == disks
+
+
+def test_node_and_trainer_are_lost_while_the_disk_is_full():
+    first, *later = full_disk(600.0)
+    assert (first.kind, first.moment) == ("disk_full", Moment.CALM)
+    assert [(each.kind, each.delay_s) for each in later] == [("kill_node", 200.0), ("kill_trainer", 200.0)]

@@ -73,6 +73,7 @@ class Case:
     ask: AskStatus
     tell: Tell
     until: float | None = None  # no fault comes after that time; None: all of them come
+    plan: list[Intent] | None = None  # the faults, where they are not drawn
 
     def run(self) -> ComparisonResult:
         result = ComparisonResult(layout=self.job.name)
@@ -162,6 +163,8 @@ class Case:
         result.problems += storage_problems(log, outages, coordinators)
 
     def _draw(self) -> list[Intent]:
+        if self.plan is not None:
+            return self.plan
         kinds = possible(self.network, self.disk, self.timing.holders, self.kinds)
         return draw(f"{self.seed} {self.job.name}", self.faults, kinds, one_by_one=self.timing.one_by_one)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -49,6 +49,13 @@ def draw(seed: str, count: int, kinds: Sequence[str], *, one_by_one: bool = Fals
             bag = _shuffled(rng, sorted(set(kinds))) + _shuffled(rng, _beyond_the_first(kinds))
         intents.append(_intent(rng, bag.pop(0), calm=one_by_one or not intents))
     return intents
+
+
+def full_disk(full_s: float) -> list[Intent]:
+    """The run folder is full for so long; a node is lost after a third of that, and a trainer after two thirds."""
+    first = Intent(kind="disk_full", moment=Moment.CALM, delay_s=0.0, pick=0.0, again=0.0, long=True)
+    later = replace(first, moment=Moment.SOON, delay_s=full_s / 3)
+    return [first, replace(later, kind="kill_node"), replace(later, kind="kill_trainer")]
 
 
 def _beyond_the_first(kinds: Sequence[str]) -> list[str]:

@@ -17,6 +17,9 @@ class Timing:
     one_by_one: bool = False
     """Each fault comes in a calm moment and lasts until the job trains without what it hit."""
 
+    disk_s: float | None = None
+    """That a fault of the disk lasts; None: seconds, as drawn."""
+
     @property
     def holders(self) -> int:
         return int(self.settings.get("holders", JobConfig().holders))

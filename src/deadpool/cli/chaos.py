@@ -6,6 +6,7 @@ import json as json_format
 import shutil
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +39,13 @@ def chaos(
             "--minutes, whatever --faults says, and all decisions are listed",
         ),
     ] = False,
+    full_disk_minutes: Annotated[
+        float,
+        typer.Option(
+            help="instead: the disk of the run folder is full for so long, a node and a trainer are lost meanwhile, "
+            "and all events are there afterwards"
+        ),
+    ] = 0.0,
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
     json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
     strangers: Annotated[int, typer.Option(help="instead: so many generated scripts, each run three times")] = 0,
@@ -58,12 +66,15 @@ def chaos(
     from deadpool.control.temporary_folder import temporary_folder
 
     _check(faults, layout, _words(kinds))
+    _check_full_disk(full_disk_minutes, kinds, one_by_one, adaptive)
     stop_on_interrupts()
     diagnosis = (json.parent if json is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
     shutil.rmtree(diagnosis, ignore_errors=True)  # left by an earlier run
     try:
         with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
-            figures = _run(faults, seed, layout, minutes, _words(kinds), one_by_one, adaptive, folder, diagnosis)
+            figures = _run(
+                faults, seed, layout, minutes, _words(kinds), one_by_one, adaptive, full_disk_minutes, folder, diagnosis
+            )
     except KeyboardInterrupt:
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
@@ -99,6 +110,16 @@ def _check(faults: int, layout: str, kinds: list[str]) -> None:
             raise ConfigError(f"kinds={kind!r} cannot be used: give some of {', '.join(FAULTS)}")
 
 
+def _check_full_disk(minutes: float, kinds: str, one_by_one: bool, adaptive: bool) -> None:
+    from deadpool.errors import ConfigError
+
+    if minutes < 0 or (minutes and (kinds or one_by_one or adaptive)):
+        raise ConfigError(
+            f"full_disk_minutes={minutes:g} cannot be used: give a number above 0, without --kinds, --one-by-one and "
+            "--adaptive"
+        )
+
+
 def _run(
     faults: int,
     seed: int,
@@ -107,6 +128,7 @@ def _run(
     kinds: list[str],
     one_by_one: bool,
     adaptive: bool,
+    full_disk_minutes: float,
     folder: Path,
     diagnosis: Path,
 ) -> dict[str, Any]:
@@ -115,19 +137,26 @@ def _run(
     from deadpool.chaos.faults import OF_ADAPTIVE_RUNS
     from deadpool.chaos.jobs import JOBS
     from deadpool.chaos.network import open_network
+    from deadpool.chaos.plan import full_disk
     from deadpool.chaos.reaper import guarded, left_behind
     from deadpool.chaos.report import summary
     from deadpool.chaos.timing import ADAPTIVE, CROWDED, ONE_BY_ONE
     from deadpool.cli.job_client import ask
+    from deadpool.errors import ConfigError
 
     deadline = time.monotonic() + 60.0 * minutes * (2 if adaptive else 1) + (300.0 if adaptive else 0.0)
-    faults = _ENDLESS if adaptive else faults
+    names = list(JOBS) if layout == "both" else [layout]
+    plan = full_disk(60.0 * full_disk_minutes) if full_disk_minutes else None
+    faults = _ENDLESS if adaptive else faults if plan is None else len(plan) * len(names)
+    timing = ADAPTIVE if adaptive else ONE_BY_ONE if one_by_one else CROWDED
+    timing = timing if plan is None else replace(timing, disk_s=60.0 * full_disk_minutes)
     network, disk = open_network(), open_disk()
+    if plan is not None and disk.cannot_fail:
+        raise ConfigError(f"full_disk_minutes={full_disk_minutes:g} cannot be used: {disk.cannot_fail}")
     kind = "network namespaces" if network.can_cut else "process groups on loopback, so no node can be cut off"
     place = f"no disk of its own, so that cannot fail: {disk.cannot_fail}" if disk.cannot_fail else "a disk of its own"
     print(f"seed {seed}, {'as many as come in time' if adaptive else faults} faults; nodes are {kind}", flush=True)
     print(f"the run folder has {place}", flush=True)
-    names = list(JOBS) if layout == "both" else [layout]
     shares = [faults // len(names) + (index < faults % len(names)) for index in range(len(names))]
     results = []
     with guarded() as mark, _Display(None if adaptive else faults) as display:
@@ -137,7 +166,8 @@ def _run(
                 seed=seed,
                 faults=share,
                 kinds=kinds or (sorted(OF_ADAPTIVE_RUNS) if adaptive else []),
-                timing=ADAPTIVE if adaptive else ONE_BY_ONE if one_by_one else CROWDED,
+                timing=timing,
+                plan=plan,
                 network=network,
                 disk=disk,
                 folder=folder / name,

@@ -18,7 +18,8 @@ class _OnDisk(Fault):
 
     def aim(self, scene: Scene) -> bool:
         self.target = "the run folder"
-        self.lasts_s = _LONG_S if self.intent.long or scene.timing.one_by_one else _SHORT_S
+        drawn_s = _LONG_S if self.intent.long or scene.timing.one_by_one else _SHORT_S
+        self.lasts_s = drawn_s if scene.timing.disk_s is None else scene.timing.disk_s
         return scene.disk is not None and scene.disk.is_sound
 
     def is_over(self, scene: Scene) -> bool:
