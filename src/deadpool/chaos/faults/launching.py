@@ -35,6 +35,7 @@ class SecondLauncher(Fault):
     kind = "second_launcher"
     launcher: subprocess.Popen[str]
     secret: bytes
+    disk_was_sound = True  # all the time: else it may be refused because of the disk
 
     def aim(self, scene: Scene) -> bool:
         self.target = "the run folder"
@@ -49,14 +50,16 @@ class SecondLauncher(Fault):
 
     def is_over(self, scene: Scene) -> bool:
         """Where the disk holds everything up, it waits too."""
+        self.disk_was_sound &= scene.disk is None or scene.disk.is_sound
         if self.launcher.poll() is None:
             return False
         self._judge(scene)
         return True
 
     def _judge(self, scene: Scene) -> None:
-        said = self.launcher.communicate()[0]
-        if self.launcher.returncode != _REFUSED or "uses it" not in said:
+        said = " ".join(self.launcher.communicate()[0].split())
+        reason = "uses it" if self.disk_was_sound else "cannot be used"
+        if self.launcher.returncode != _REFUSED or reason not in said:
             self.problem = f"a second launcher ended with code {self.launcher.returncode}: {said[-500:]}"
         elif scene.run_dir.secret_file.read_bytes() != self.secret:
             self.problem = "a second launcher that was refused has changed the secret of the job"
