@@ -30,16 +30,23 @@ def start_fork_server(
 ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Starts a fork server as a child of this process. Returns our end of its socket, and the process.
 
-    It needs seconds to come up. Requests that are sent before that wait in the socket.
+    It needs seconds to come up. Requests that are sent before that wait in the socket. An interrupt of the terminal is
+    not for it: it would print a traceback, while whoever started it ends it in order.
     """
     ours, theirs = socket_pair()
+    tie_to_parent = end_with_parent()
+
+    def begin() -> None:
+        tie_to_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     with theirs, interrupts_held():
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "deadpool.trainer.fork_server", str(theirs.fileno()), *preload],
             env=environment,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            preexec_fn=end_with_parent(),
+            preexec_fn=begin,
         )
     return ours, process
 
