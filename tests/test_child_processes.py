@@ -12,7 +12,7 @@ import pytest
 
 from deadpool.child_processes import end_with_parent, interrupts_held
 
-INTERRUPTS = [signal.SIGINT, signal.SIGTERM]
+INTERRUPTS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 class Interrupted(Exception):
