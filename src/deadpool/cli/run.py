@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
+from deadpool.cli.interrupts import CODE_INTERRUPTED, ignore_interrupts, stop_on_interrupts
 from deadpool.cli.options import with_settings
 from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
 from deadpool.control.console import print_line
@@ -44,12 +44,14 @@ def run(
     check_package(settings.metrics_port)
     settings.check_webhooks()
     folder = RunDir.create(run_dir) if run_dir else new_run_dir()
-    print_line(f"[deadpool] run folder: {folder.path}")
     stop_on_interrupts()
     try:
+        print_line(f"[deadpool] run folder: {folder.path}")
         with running(LocalJob(settings, folder, program, preload=tuple(preload or ()))) as job:
             code = job.wait()
+        ignore_interrupts()
     except KeyboardInterrupt:
+        ignore_interrupts()
         print_line("[deadpool] interrupted: all processes of the job are ended")
         code = CODE_INTERRUPTED
     raise typer.Exit(code)

@@ -118,6 +118,11 @@ class CoordinatorProcesses:
             self._lock.close()
             self._lock = None
 
+    def kill(self) -> None:
+        """Ends them without a word, also one that is stopped and would not see another signal."""
+        for each in self._processes:
+            each.process.kill()
+
     def _is_leading(self, each: _CoordinatorProcess) -> bool:
         """One that is alone leads even if a full disk has kept it from saying so."""
         if len(self._processes) == 1:

@@ -150,6 +150,14 @@ class LocalJob:
             self._own_fork_server.close()
             self._own_fork_server = None
 
+    def kill(self) -> None:
+        """Ends everything at once, and waits for nothing: for whoever asks again while `stop` waits."""
+        if self.coordinators is not None:
+            self.coordinators.kill()
+        for process in self.nodes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
     def _agent_command(self, name: str, spare: bool, rack: str | None, *, fork_server: int) -> list[str]:
         assert self.coordinators is not None
         host = self.site.host(name) if self.site is not None else self.config.host
@@ -220,9 +228,13 @@ class LocalJob:
 
 @contextlib.contextmanager
 def running(job: LocalJob) -> Iterator[LocalJob]:
-    """Starts the job, and stops it in any case."""
+    """Starts the job, and stops it in any case. An interrupt of that kills what is left."""
     try:
         job.start()
         yield job
     finally:
-        job.stop()
+        try:
+            job.stop()
+        except BaseException:
+            job.kill()
+            raise
