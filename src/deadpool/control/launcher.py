@@ -25,6 +25,7 @@ from deadpool.control.command_forks import CommandForks
 from deadpool.control.console import print_line
 from deadpool.control.coordinator_processes import CoordinatorProcesses
 from deadpool.control.fork_client import SharedForkServer, socket_pair
+from deadpool.control.forming import Forming
 from deadpool.control.oom import OomWatch
 from deadpool.control.run_dir import RunDir
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
@@ -71,6 +72,7 @@ class LocalJob:
     _own_fork_server: SharedForkServer | None = None
     coordinators: CoordinatorProcesses | None = None
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _forming: Forming | None = None
     _reported: set[str] = field(default_factory=set)  # nodes whose death was printed
     _oom: OomWatch = field(default_factory=OomWatch)
 
@@ -78,6 +80,7 @@ class LocalJob:
         if self.fork_server is None:
             self.fork_server = self._own_fork_server = SharedForkServer(self.preload)
         self.coordinators = CoordinatorProcesses(self.config, self.run_dir, self._spawn)
+        self._forming = Forming(self.run_dir)
         self.coordinators.start()
         racks = self.config.racks()
         for index, name in enumerate(self.config.node_names):
@@ -107,7 +110,17 @@ class LocalJob:
         """Restarts dead coordinators. Returns the job's exit code once the job has ended."""
         assert self.coordinators is not None
         self._report_deaths()
-        return self.coordinators.poll(deserted=self._is_deserted)
+        code = self.coordinators.poll(deserted=self._is_deserted)
+        return 1 if code is None and self._never_begins() else code
+
+    def _never_begins(self) -> bool:
+        names = self.config.node_names[: self.config.nodes]
+        gone = [name for name in names if name in self.nodes and self.nodes[name].poll() is not None]
+        if self._forming is None or not self._forming.is_hopeless(gone):
+            return False
+        if not self.quiet:
+            print_line(f"[deadpool] FAILED: the agent of node {gone[0]} ended before the job had begun")
+        return True
 
     @property
     def _is_deserted(self) -> bool:
