@@ -168,8 +168,9 @@ class LocalJob:
         if self.coordinators is not None:
             self.coordinators.kill()
         for process in self.nodes.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def _agent_command(self, name: str, spare: bool, rack: str | None, *, fork_server: int) -> list[str]:
         assert self.coordinators is not None
