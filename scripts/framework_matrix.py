@@ -1,7 +1,8 @@
 """Runs the matrix of the integrations, library by library, and prints a table. Started by scripts/frameworks.
 
 Each library has its own pytest, whose output goes to .frameworks/LIBRARY.log, and whose outcomes the plugin beside this
-file (matrix_results.py) appends to .frameworks/LIBRARY.jsonl. That file is what a later run goes on from.
+file (matrix_results.py) appends to .frameworks/LIBRARY.jsonl. That file is what a later run goes on from. Those of the
+newest releases begin with newest-.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 from matrix_results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".frameworks"
-BASE = ("-e", f"{ROOT}[tls]", "pytest", "pytest-timeout", "pytest-xdist", "torchdata")
+VENV = Path(sys.prefix)
+IS_NEWEST = VENV.name == "newest"  # scripts/frameworks has chosen it
+BASE = ("torch", "-e", f"{ROOT}[tls]", "pytest", "pytest-timeout", "pytest-xdist", "torchdata")
 HUGGING_FACE = ("transformers", "accelerate")
 TORCHTITAN = ("torchtitan", "tyro", "docstring_parser", "typeguard", "spmd_types", "einops", "torch_checkpointing")
-TRITON = "triton==3.9.0"  # not in constraints.txt: torch for GPUs brings its own
+TRITON = () if IS_NEWEST else ("triton==3.9.0",)  # not in constraints.txt: torch for GPUs brings its own
 LEFT_OVER, BROKEN = 3, 1  # exit codes
 PYTEST_CODES = (0, 1, 5)  # all passed, some failed, nothing left to run
 
@@ -47,7 +51,7 @@ LIBRARIES = {
         ("test_torchtitan.py",),
         (
             (*HUGGING_FACE, "datasets", "tensorboard"),
-            ("--no-deps", *TORCHTITAN, TRITON),
+            ("--no-deps", *TORCHTITAN, *TRITON),
         ),
     ),
     # Built from source without its kernels, for the torch that is installed.
@@ -69,11 +73,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends its pytest, and prints the table
     chosen = args.only or list(LIBRARIES)
     deadline = time.monotonic() + 60 * args.limit_minutes
-    fingerprint = fingerprint_of_sources()
-    results = {name: Results(FOLDER / f"{name}.jsonl", fingerprint, fresh=args.fresh) for name in chosen}
+    for name in chosen:
+        for packages in (BASE, *LIBRARIES[name].install):
+            install(packages, LIBRARIES[name].environment)
+    sources = fingerprint_of_sources()
+    results = {name: Results(path_of(name, "jsonl"), sources, versions_of(name), fresh=args.fresh) for name in chosen}
     try:
         for name in chosen:
-            if not run(name, results[name], args.jobs, deadline):
+            if not run(name, results[name], args.jobs, deadline, is_sample=args.sample):
                 break
     except KeyboardInterrupt:
         print("\nended; the same command goes on from here")
@@ -89,6 +96,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit-minutes", type=float, default=240.0)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4), help="cells at the same time")
     parser.add_argument("--fresh", action="store_true", help="also what has passed before")
+    parser.add_argument("--newest", action="store_true", help="the newest release of each, in .frameworks/newest")
+    parser.add_argument("--sample", action="store_true", help="each layout once: an audit of exactness, then a fault")
     return parser.parse_args()
 
 
@@ -101,18 +110,29 @@ def fingerprint_of_sources() -> str:
     return hasher.hexdigest()
 
 
-def run(name: str, results: Results, jobs: int, deadline: float) -> bool:
+def path_of(name: str, kind: str) -> Path:
+    return FOLDER / f"{'newest-' if IS_NEWEST else ''}{name}.{kind}"
+
+
+def versions_of(name: str) -> dict[str, str]:
+    """Asked of another process: this one has begun before they were installed."""
+    packages = ["torch", LIBRARIES[name].package]
+    code = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    found = subprocess.run([sys.executable, "-c", code, *packages], check=True, capture_output=True, text=True)
+    return dict(zip(packages, found.stdout.split(), strict=True))
+
+
+def run(name: str, results: Results, jobs: int, deadline: float, *, is_sample: bool) -> bool:
     """To its end. False: the time is over."""
-    library = LIBRARIES[name]
-    for packages in (BASE, *library.install):
-        install(packages, library.environment)
+    library, path = LIBRARIES[name], path_of(name, "log")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "matrix_results", "--timeout", "300"]
     command += ["--numprocesses", str(jobs)] if jobs > 1 else []
     command += [str(ROOT / "tests/e2e" / test) for test in library.tests]
     environment = os.environ | library.environment
     environment |= {"HF_HUB_OFFLINE": "1", "MATRIX_RESULTS": str(results.path), "PYTHONPATH": str(ROOT / "scripts")}
-    print(f"== {name}: tests run, output in {FOLDER.name}/{name}.log", flush=True)
-    with (FOLDER / f"{name}.log").open("w") as log:
+    environment |= {"MATRIX_SAMPLE": "1"} if is_sample else {}
+    print(f"== {name}, {results.versions}: tests run, output in {FOLDER.name}/{path.name}", flush=True)
+    with path.open("w") as log:
         pytest = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             while pytest.poll() is None and time.monotonic() < deadline:
@@ -125,7 +145,7 @@ def run(name: str, results: Results, jobs: int, deadline: float) -> bool:
     for line in results.follow():
         print(f"{name} {line}", flush=True)
     if not was_ended and pytest.returncode not in PYTEST_CODES:
-        raise SystemExit(f"pytest ended with {pytest.returncode}: see {FOLDER / name}.log")
+        raise SystemExit(f"pytest ended with {pytest.returncode}: see {path}")
     return time.monotonic() < deadline
 
 
@@ -141,20 +161,22 @@ def end(pytest: subprocess.Popen[bytes]) -> None:
 
 
 def install(packages: tuple[str, ...], environment: dict[str, str]) -> None:
-    """Once for each set of packages and pinned versions."""
-    pinned = (ROOT / "constraints.txt").read_bytes() + (ROOT / "pyproject.toml").read_bytes()
-    stamp = FOLDER / "venv" / f"installed-{hashlib.sha256(repr(packages).encode() + pinned).hexdigest()[:16]}"
+    """Once for each set of packages and pinned versions; the newest ones are looked for weekly."""
+    wanted = date.today().strftime("%G-%V").encode() if IS_NEWEST else (ROOT / "constraints.txt").read_bytes()
+    wanted += (ROOT / "pyproject.toml").read_bytes() + repr(packages).encode()
+    stamp = VENV / f"installed-{hashlib.sha256(wanted).hexdigest()[:16]}"
     if stamp.exists():
         return
     print(f"== installing {' '.join(each for each in packages if not each.startswith('-'))}", flush=True)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--upgrade"] if IS_NEWEST else ["-c", "constraints.txt"]
     subprocess.run([*pip, *packages], cwd=ROOT, env=os.environ | environment, check=True)
     stamp.touch()
 
 
 def print_table(results: dict[str, Results]) -> None:
-    heads = ("framework", "cells", "passed", "differed", "failed", "refusals", "not run", "time")
-    rows = [heads, *((name, *each.row()) for name, each in results.items())]
+    heads = ("framework", "versions", "cells", "passed", "differed", "failed", "refusals", "audits", "not run", "time")
+    rows = [heads, *((name, each.versions, *each.row()) for name, each in results.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     for row in rows:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)))

@@ -1,7 +1,8 @@
 """Outcomes of the cells of a matrix, in a file to which a pytest plugin appends them. Owns that file's format.
 
 A cell is a test that compares a job with an undisturbed run; a test whose name ends in `refused` is a refusal: the job
-must end with the reason why it cannot be protected.
+must end with the reason why it cannot be protected. In cells of the sample (`test_audited...`) a recovery is played
+before the fault, and they record its verdict.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ if TYPE_CHECKING:  # it is not installed yet when scripts/frameworks begins
 
 
 class Results:
-    def __init__(self, path: Path, fingerprint: str, *, fresh: bool) -> None:
-        """Begins anew if the file is of other sources."""
-        self.path = path
+    def __init__(self, path: Path, sources: str, versions: dict[str, str], *, fresh: bool) -> None:
+        """Begins anew if the file is of other sources, or of other versions of the packages."""
+        self.path, self.versions = path, ", ".join(f"{name} {each}" for name, each in versions.items())
+        begin = {"sources": sources, "versions": versions}
         self.outcomes: dict[str, dict[str, Any]] = {}
         self._ids: list[str] = []
         self._read = 0
         path.parent.mkdir(exist_ok=True)
         lines = path.read_text().splitlines() if path.exists() else []
-        if fresh or not lines or json.loads(lines[0]) != {"sources": fingerprint}:
-            path.write_text(json.dumps({"sources": fingerprint}) + "\n")
+        if fresh or not lines or json.loads(lines[0]) != begin:
+            path.write_text(json.dumps(begin) + "\n")
         list(self.follow())
 
     def follow(self) -> Iterator[str]:
@@ -41,7 +43,9 @@ class Results:
             if "id" in entry:
                 self.outcomes[entry["id"]] = entry
                 done = len(self._ids) - len(self.left)
-                yield f"{done} of {len(self._ids)}: {entry['outcome']}, {entry['seconds']:.0f} s, {_short(entry['id'])}"
+                audit = f", audit: {entry['audit']}" if "audit" in entry else ""
+                told = f"{entry['outcome']}{audit}, {entry['seconds']:.0f} s, {_short(entry['id'])}"
+                yield f"{done} of {len(self._ids)}: {told}"
 
     @property
     def left(self) -> list[str]:
@@ -49,17 +53,19 @@ class Results:
 
     @property
     def failed(self) -> list[str]:
-        return [name for name, entry in self.outcomes.items() if entry["outcome"] in ("differed", "failed")]
+        return [name for name in self._ids if self.outcomes.get(name, {}).get("outcome") in ("differed", "failed")]
 
     def row(self) -> tuple[str, ...]:
-        """Cells, passed, differed, failed, refusals, not run, time."""
+        """Cells, passed, differed, failed, refusals, audits that found the script exact, not run, time."""
         refusals = [name for name in self._ids if _is_refusal(name)]
         cells = [name for name in self._ids if not _is_refusal(name)]
         counted = [self._count(cells, outcome) for outcome in ("passed", "differed", "failed")]
         refused = f"{self._count(refusals, 'passed')} of {len(refusals)}"
+        verdicts = [found["audit"] for name in cells if "audit" in (found := self.outcomes.get(name, {}))]
+        audited = f"{verdicts.count('exact')} of {len(verdicts)}"
         idle = len(self.left) + self._count(self._ids, "skipped")
-        seconds = sum(entry["seconds"] for entry in self.outcomes.values())
-        return (*map(str, (len(cells), *counted)), refused, str(idle), f"{seconds / 60:.1f} min")
+        seconds = sum(self.outcomes[name]["seconds"] for name in self._ids if name in self.outcomes)
+        return (*map(str, (len(cells), *counted)), refused, audited, str(idle), f"{seconds / 60:.1f} min")
 
     def _count(self, names: list[str], outcome: str) -> int:
         return sum(self.outcomes.get(name, {}).get("outcome") == outcome for name in names)
@@ -67,6 +73,10 @@ class Results:
 
 def _is_refusal(name: str) -> bool:
     return "refused" in name.partition("[")[0]
+
+
+def _is_of_sample(name: str) -> bool:
+    return "::test_audited" in name.partition("[")[0]
 
 
 def _short(name: str) -> str:
@@ -78,11 +88,12 @@ def _short(name: str) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     passed = {entry["id"] for entry in _entries() if entry.get("outcome") == "passed"}
+    wanted = [item for item in items if _is_of_sample(item.nodeid) or "MATRIX_SAMPLE" not in os.environ]
     if getattr(config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0":  # of several processes the first one
-        _append({"ids": [item.nodeid for item in items]})
-    done = [item for item in items if item.nodeid in passed]
-    config.hook.pytest_deselected(items=done)
-    items[:] = [item for item in items if item.nodeid not in passed]
+        _append({"ids": [item.nodeid for item in wanted]})
+    chosen = [item for item in wanted if item.nodeid not in passed]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
 
 
 _phases: dict[str, list[pytest.TestReport]] = {}
@@ -95,7 +106,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     phases.append(report)
     if report.when == "teardown":
         seconds = sum(each.duration for each in _phases.pop(report.nodeid))
-        _append({"id": report.nodeid, "outcome": _outcome(phases), "seconds": round(seconds, 2)})
+        entry = {"id": report.nodeid, "outcome": _outcome(phases), "seconds": round(seconds, 2)}
+        _append(entry | {name: value for name, value in report.user_properties if name == "audit"})
 
 
 def _outcome(phases: list[pytest.TestReport]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 from stage import EVERY_STEP, Stage
@@ -12,6 +14,14 @@ from deadpool.workload.results import Results
 
 SENT = 9
 WHILE_SENT = f"at=wire step={SENT} node=n1"
+AUDITED_STEPS = 10
+AFTER_AUDIT = ("at=backward step=8 node=n1", "at=forward step=8 rank=1", "at=optimizer step=8 node=n1")
+"""An audit is over in a job's step 6."""
+
+
+def faults_after_audit(layouts: Iterable[str]) -> list[tuple[str, str]]:
+    """Each layout with one fault, of one moment after the other."""
+    return list(zip(layouts, itertools.cycle(AFTER_AUDIT), strict=False))
 
 
 def run_framework(
@@ -37,3 +47,21 @@ def run_framework(
             stage.open_gate_after_fault(stands_at)
 
     return stage, stage.trial.run(during)
+
+
+def run_audited(
+    script: Path, folder: Path, fork_server: SharedForkServer, fault: str, arguments: list[str], **settings: object
+) -> tuple[Results, str]:
+    """A job in which a recovery is played, and that has a fault afterwards. Also the verdict: "exact", or what differs.
+    A job without a verdict fails."""
+    wanted = {"nodes": 2, "spares": 1, "faults": (fault,), "rehearse_recovery": True, **EVERY_STEP, **settings}
+    config = JobConfig(**wanted).checked()
+    audited = Path(__file__).with_name("audited_script.py")
+    stage = Stage(config, "plain", "", folder / "job", fork_server, audited, ["--audited", str(script), *arguments])
+    results = stage.trial.run()
+    played, *others = [event["reason"] for event in stage.events("fault")]
+    assert played == "audit: this rank ends on purpose" and len(others) == 1
+    assert [each["ranks"] for each in stage.events("audit_passed")] in ([config.nodes * config.nproc_per_node], [])
+    differs = [each["part"] for each in stage.events("audit_differs")]
+    assert len(differs) + len(stage.events("audit_passed")) == 1
+    return results, differs[0] if differs else "exact"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from framework_run import faults_after_audit, run_audited
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
@@ -82,6 +83,15 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, kind, mom
     assert len(stage.events("fault")) == 1
     assert differences(undisturbed(KINDS[kind]), disturbed) == []
     assert len(disturbed.losses[0]) == STEPS
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "fault"), faults_after_audit(KINDS))
+def test_audited_and_bit_identical(tmp_path, fork_server, undisturbed, record_property, kind, fault):
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, KINDS[kind])
+    record_property("audit", verdict)
+    assert differences(undisturbed(KINDS[kind]), disturbed) == []
+    assert verdict == "exact"
 
 
 VARIANTS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from framework_run import faults_after_audit, run_audited
 from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
@@ -89,6 +90,17 @@ def test_other_trainings(tmp_path, fork_server, undisturbed, variant, moment):
     stage, disturbed = run(tmp_path, fork_server, MOMENTS[moment], VARIANTS[variant])
     assert differences(undisturbed(VARIANTS[variant]), disturbed) == []
     assert len(stage.events("fault")) == 1
+
+
+AUDITED = {**{training: arguments for training, (arguments, _) in TRAININGS.items()}, **VARIANTS}
+
+
+@pytest.mark.parametrize(("training", "fault"), faults_after_audit(AUDITED))
+def test_audited_and_bit_identical(tmp_path, fork_server, undisturbed, record_property, training, fault):
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, AUDITED[training])
+    record_property("audit", verdict)
+    assert differences(undisturbed(AUDITED[training]), disturbed) == []
+    assert verdict == "exact"
 
 
 @pytest.mark.parametrize("training", TRAININGS)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from framework_run import WHILE_SENT, run_framework
+from framework_run import WHILE_SENT, faults_after_audit, run_audited, run_framework
 from stage import run_script_unprotected
 from torchrun import torchrun
 
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
 from deadpool.workload.results import Results, differences
 
@@ -16,6 +17,14 @@ pytest.importorskip("lightning")
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 PER_EPOCH, STEPS = 6, 18
 """44 rows on 2 ranks, 2 per batch, 2 batches per step: the last step of an epoch has one batch only."""
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    """Lightning takes long to import."""
+    shared = SharedForkServer(["lightning.pytorch", "torchmetrics"], forks_commands=True)
+    yield shared
+    shared.close()
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +101,19 @@ def test_other_trainings(tmp_path, fork_server, variant, step):
     stage, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n{step % 2}", arguments=arguments)
     assert differences(undisturbed, disturbed) == []
     assert len(stage.events("fault")) == 1
+
+
+AUDITED = {"DDP": [], **{variant: VARIANTS[variant] for variant in ("sharded", "optimized by hand")}}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("variant", "fault"), faults_after_audit(AUDITED))
+def test_audited_and_bit_identical(tmp_path, fork_server, record_property, variant, fault):
+    undisturbed = run_script_unprotected(SCRIPT, AUDITED[variant], 2, tmp_path / "unprotected")
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, AUDITED[variant])
+    record_property("audit", verdict)
+    assert differences(undisturbed, disturbed) == []
+    assert verdict == "exact"
 
 
 @pytest.mark.thorough

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from framework_run import AUDITED_STEPS, faults_after_audit, run_audited
 from megatron_cells import FAULTS, LAYOUTS, SCRIPT, STEPS
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
@@ -50,6 +51,17 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, layout, m
     assert differences(undisturbed(layout), disturbed) == []
     assert len(disturbed.losses[0]) == STEPS
     assert stage.events("replicas_differ") == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("layout", "fault"), faults_after_audit(LAYOUTS))
+def test_audited_and_bit_identical(tmp_path, fork_server, record_property, layout, fault):
+    ranks, arguments = LAYOUTS[layout][0], ["--steps", str(AUDITED_STEPS), *LAYOUTS[layout][1]]
+    undisturbed = run_script_unprotected(SCRIPT, arguments, ranks, tmp_path / "unprotected")
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, arguments, nodes=ranks)
+    record_property("audit", verdict)
+    assert differences(undisturbed, disturbed) == []
+    assert verdict == "exact"
 
 
 @pytest.mark.thorough

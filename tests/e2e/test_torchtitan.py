@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from framework_run import AUDITED_STEPS, faults_after_audit, run_audited
 from stage import EVERY_STEP, Stage, run_script_unprotected
 from torchrun import torchrun
 
@@ -130,6 +131,19 @@ def test_layouts(tmp_path, fork_server, undisturbed, layout, fault):
     stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, nproc_per_node=2)
     assert differences(undisturbed(*arguments, ranks=4), disturbed) == []
     assert len(stage.events("fault")) == 1
+
+
+AUDITED = {"FSDP2": (1, USUAL), **{layout: (2, arguments) for layout, arguments in LAYOUTS.items()}}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("layout", "fault"), faults_after_audit(AUDITED))
+def test_audited_and_bit_identical(tmp_path, fork_server, undisturbed, record_property, layout, fault):
+    per_node, arguments = AUDITED[layout][0], ["--steps", str(AUDITED_STEPS), *AUDITED[layout][1]]
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, arguments, nproc_per_node=per_node)
+    record_property("audit", verdict)
+    assert differences(undisturbed(*arguments, ranks=2 * per_node), disturbed) == []
+    assert verdict == "exact"
 
 
 VARIANTS = {

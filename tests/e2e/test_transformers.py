@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from framework_run import WHILE_SENT, run_framework
+from framework_run import WHILE_SENT, faults_after_audit, run_audited, run_framework
 from stage import run_script_unprotected
 from torchrun import torchrun
 
+from deadpool.control.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
 from deadpool.workload.harness import LIMIT_S
 from deadpool.workload.results import Results, differences
@@ -20,6 +21,14 @@ SCRIPT = Path(__file__).with_name("trainer_script.py")
 SHARDS = ("--fsdp",)
 PER_EPOCH, UPDATES = 6, 18
 """44 rows on 2 ranks, 2 per batch, 2 batches per update: the last update of an epoch has one batch only."""
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    """transformers takes long to import."""
+    shared = SharedForkServer(["transformers.trainer", "accelerate"], forks_commands=True)
+    yield shared
+    shared.close()
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +101,19 @@ class TestShards:
         undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
         _, disturbed = run(tmp_path, fork_server, "at=backward step=2 node=n1", arguments=arguments)
         assert differences(undisturbed, disturbed) == [] and min(disturbed.losses[0]) == 7
+
+
+AUDITED = {"DDP": ("undisturbed", ()), "FSDP2": ("undisturbed_shards", SHARDS)}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("layout", "fault"), faults_after_audit(AUDITED))
+def test_audited_and_bit_identical(tmp_path, fork_server, request, record_property, layout, fault):
+    reference, arguments = AUDITED[layout]
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, list(arguments))
+    record_property("audit", verdict)
+    assert differences(request.getfixturevalue(reference), disturbed) == []
+    assert verdict == "exact"
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from framework_run import faults_after_audit, run_audited
 from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
@@ -70,6 +71,14 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, training,
     assert differences(undisturbed(training), disturbed) == []
     assert len(disturbed.losses[0]) == UPDATES
     assert len(stage.events("fault")) == 1
+
+
+@pytest.mark.parametrize(("training", "fault"), faults_after_audit(TRAININGS))
+def test_audited_and_bit_identical(tmp_path, fork_server, undisturbed, record_property, training, fault):
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, TRAININGS[training])
+    record_property("audit", verdict)
+    assert differences(undisturbed(training), disturbed) == []
+    assert verdict == "exact"
 
 
 def test_reference_that_follows_and_was_not_passed_is_refused(tmp_path, fork_server):
