@@ -7,12 +7,14 @@ import contextlib
 import importlib.util
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import deadpool.integrations
 from deadpool.errors import ConfigError
@@ -80,6 +82,27 @@ def test_installed_trl_has_all_of_it():
 def test_integration_can_be_imported_with_the_installed_library(integration):
     pytest.importorskip(INTEGRATIONS[integration])
     assert importlib.import_module(f"deadpool.integrations.{integration}").protect
+
+
+# --- one place names the versions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("integration", INTEGRATIONS)
+def test_page_names_the_versions_that_were_tested(integration):
+    page = (ROOT / "docs/howto" / f"{integration}.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"the versions that were tested: (.+?)\. `", page)
+    tested = [f"{library.package} {' and '.join(library.tested)}" for library in libraries_of(integration)]
+    assert named.lower() == ", ".join(tested)
+
+
+@pytest.mark.parametrize("integration", INTEGRATIONS)
+def test_extra_has_a_lower_bound_and_excludes_only_what_is_known_to_fail(integration):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    bounds = {found.name: found.specifier for found in map(Requirement, extras[integration])}
+    for library in load(integration).LIBRARIES:
+        excluded = [each.version.removesuffix(".*") for each in bounds[library.package] if each.operator == "!="]
+        assert sorted(excluded) == sorted(library.known_to_fail)
+        assert [each.operator for each in bounds[library.package] if each.operator != "!="] == [">="]
 
 
 # --- changed in one place ------------------------------------------------------------------------------------------
