@@ -16,6 +16,7 @@ from deadpool.control.run_dir import RunDir
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "_UNWRITTEN_S", -1.0)
+    monkeypatch.setattr(forming, "ask", lambda run_dir, what: {"phase": "forming"})
 
 
 @pytest.fixture
@@ -51,3 +52,11 @@ def test_plan_of_an_earlier_job_in_the_folder_is_none_of_this_one(run_dir: RunDi
 def test_event_on_its_way_to_a_slow_disk_is_waited_for(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "_UNWRITTEN_S", 1000.0)
     assert not Forming(run_dir).is_hopeless(["n0"])
+
+
+def test_disk_that_was_full_from_the_beginning_has_no_plan(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forming, "ask", lambda run_dir, what: {"phase": "running"})
+    assert not Forming(run_dir).is_hopeless(["n0"])
+    monkeypatch.undo()
+    monkeypatch.setattr(forming, "_UNWRITTEN_S", -1.0)
+    assert not Forming(run_dir).is_hopeless(["n0"]), "nobody answers, so nobody knows"

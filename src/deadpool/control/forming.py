@@ -10,8 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from deadpool.control.job_rpc import ask
 from deadpool.control.run_dir import RunDir
+from deadpool.errors import ConfigError
 from deadpool.events import read_events
+from deadpool.protocol.coordinator.job import Phase
 
 _UNWRITTEN_S = 10.0
 """An event may be on its way to a slow disk for so long."""
@@ -30,7 +33,15 @@ class Forming:
         if self._first_gone_at is None:
             self._first_gone_at = time.monotonic()
         self._is_over = any(event["what"] == "planned" for event in self._events())
-        return not self._is_over and time.monotonic() > self._first_gone_at + _UNWRITTEN_S
+        if self._is_over or time.monotonic() <= self._first_gone_at + _UNWRITTEN_S:
+            return False
+        return self._phase() == Phase.FORMING.value
+
+    def _phase(self) -> str | None:
+        """As the coordinator says: a disk that has been full since the job began has no events of it."""
+        with contextlib.suppress(ConfigError, OSError):
+            return str(ask(self._run_dir, "status")["phase"])
+        return None
 
     def _events(self) -> list[dict[str, Any]]:
         """Those of this job: one before it may have used the folder. A disk that is gone for a while has none."""
