@@ -39,6 +39,7 @@ fcntl.ioctl(disk, 0xC0045878, 0)  # FITHAW
 
 class Disk(Protocol):
     cannot_fail: str  # why faults of the disk are impossible here; empty: they are possible
+    harms: int  # how often something was done to it
 
     @property
     def is_sound(self) -> bool:
@@ -72,6 +73,7 @@ class Disk(Protocol):
 
 class SharedDisk:
     is_sound = True
+    harms = 0
 
     def __init__(self, reason: str) -> None:
         self.cannot_fail = reason
@@ -103,6 +105,7 @@ class LoopDisk:
         self._root: int | None = None  # the folder on this disk, whatever is mounted over it
         self._freezer: subprocess.Popen[bytes] | None = None
         self._is_read_only = False
+        self.harms = 0
 
     @property
     def is_sound(self) -> bool:
@@ -137,6 +140,7 @@ class LoopDisk:
 
     def fill(self) -> None:
         assert self._folder is not None
+        self.harms += 1
         with contextlib.suppress(OSError), (self._folder / _BALLAST).open("wb", buffering=0) as file:
             room = os.statvfs(self._folder)
             with contextlib.suppress(OSError):
@@ -152,6 +156,7 @@ class LoopDisk:
     def make_read_only(self) -> None:
         """The kernel refuses to remount a disk on which files are open for writing. So a read-only view of the folder
         is mounted over it, and files that are open are made immutable."""
+        self.harms += 1
         _call("mount", "-o", "bind,ro", str(self._folder), str(self._folder), tries=20)
         self._is_read_only = True
         self._change_attributes("+i")
@@ -168,6 +173,7 @@ class LoopDisk:
     def hold_up(self) -> None:
         """A process of its own does it, which goes on when this one has died: a disk that is held up stays for ever. It
         has no mark, so that it is not ended before."""
+        self.harms += 1
         command = [sys.executable, "-I", "-c", _FREEZE, str(self._folder), str(_LONGEST_S)]
         variables = {name: value for name, value in os.environ.items() if name != CHAOS_MARK_VARIABLE}
         self._freezer = subprocess.Popen(

@@ -35,13 +35,15 @@ class SecondLauncher(Fault):
     kind = "second_launcher"
     launcher: subprocess.Popen[str]
     secret: bytes
-    disk_was_sound = True  # all the time: else it may be refused because of the disk
+    harms_before: int | None  # to the disk; None: it takes nothing, so that the launcher may be refused because of that
 
     def aim(self, scene: Scene) -> bool:
         self.target = "the run folder"
-        return True
+        return scene.disk is not None
 
     def inject(self, scene: Scene) -> None:
+        assert scene.disk is not None
+        self.harms_before = scene.disk.harms if scene.disk.is_sound else None
         self.secret = scene.run_dir.secret_file.read_bytes()
         command = [sys.executable, "-m", "deadpool.cli.main", "run", f"--run-dir={scene.run_dir.path}", str(SCRIPT)]
         self.launcher = subprocess.Popen(
@@ -50,7 +52,6 @@ class SecondLauncher(Fault):
 
     def is_over(self, scene: Scene) -> bool:
         """Where the disk holds everything up, it waits too."""
-        self.disk_was_sound &= scene.disk is None or scene.disk.is_sound
         if self.launcher.poll() is None:
             return False
         self._judge(scene)
@@ -58,7 +59,8 @@ class SecondLauncher(Fault):
 
     def _judge(self, scene: Scene) -> None:
         said = " ".join(self.launcher.communicate()[0].split())
-        reason = "uses it" if self.disk_was_sound else "cannot be used"
+        assert scene.disk is not None
+        reason = "uses it" if scene.disk.harms == self.harms_before else "cannot be used"
         if self.launcher.returncode != _REFUSED or reason not in said:
             self.problem = f"a second launcher ended with code {self.launcher.returncode}: {said[-500:]}"
         elif scene.run_dir.secret_file.read_bytes() != self.secret:
