@@ -19,6 +19,7 @@ from deadpool.trainer.guards.drawn_batches import DrawnBatches
 from deadpool.trainer.guards.guard import Guard, is_due
 from deadpool.trainer.guards.pending_handles import PendingHandles
 from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.guards.served_stores import ServedStores
 from deadpool.trainer.guards.unknown_loaders import UnknownLoaders
 
 
@@ -297,3 +298,44 @@ def test_methods_of_works_and_groups_are_put_back(reports, group):
     before = dist.Work.wait, dist.ProcessGroup.allreduce
     loop(PendingHandles(reports), lambda _: None, steps=5)
     assert (dist.Work.wait, dist.ProcessGroup.allreduce) == before
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def _torchs_first_store() -> None:
+    """With it torch makes pipes that it keeps."""
+    serve()
+
+
+@pytest.fixture
+def served(reports, monkeypatch, _torchs_first_store) -> ServedStores:
+    monkeypatch.setattr(dist.TCPStore, "__init__", dist.TCPStore.__init__)  # as it was, afterwards
+    guard = ServedStores(reports)
+    guard.begin()
+    return guard
+
+
+def serve(**how: Any) -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, **how)
+
+
+def test_store_that_a_rank_serves_is_named_when_the_loop_begins(served, reports):
+    store = serve()
+    assert reports.rules == []
+    dist.TCPStore("127.0.0.1", store.port, None, False)
+    served.enter_loop()
+    assert reports.rules == [Rule.SERVED_STORE]
+
+
+def test_store_that_is_made_in_the_loop_is_named_at_once(served, reports):
+    served.enter_loop()
+    dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    assert reports.rules == [Rule.SERVED_STORE]
+
+
+def test_store_of_one_process_is_nobody_elses_business(served, reports):
+    serve(world_size=1)
+    served.enter_loop()
+    assert reports.rules == []

@@ -141,7 +141,7 @@ class Job:
             yield from plain_start.run(self, self.session.to_load)
         else:
             self._begin()
-        self.session.file_guard.end()
+        self.session.end_preparation()
         self._is_in_loop = True
         try:
             while not (self._done(count) and self._finish_with_all_ranks()):
@@ -281,7 +281,7 @@ class Job:
     # --- the boundary of a step --------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self.session.file_guard.end()
+        self.session.end_preparation()
         self.session.findings.raise_if_to_stop()
         require_wrappers(self.state.modules)  # the script may have made wrappers since protect()
         job_facts.tell(self.session, self.state)

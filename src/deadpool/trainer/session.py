@@ -62,6 +62,7 @@ from deadpool.trainer.control_flow import CODE_RESTART, Superseded
 from deadpool.trainer.forward_stop import ForwardStop
 from deadpool.trainer.guards.file_guard import FileGuard
 from deadpool.trainer.guards.findings import Findings
+from deadpool.trainer.guards.served_stores import ServedStores
 from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.registration import Registrar
 from deadpool.trainer.rendezvous import RendezvousStore
@@ -101,6 +102,12 @@ class Session:
         self.registrar = Registrar(self.emit)
         self.findings = Findings(self)
         self.file_guard = FileGuard(self)
+        self.served_stores = ServedStores(self.findings)
+
+    def end_preparation(self) -> None:
+        """The loop begins, or this process has become a live rank in it."""
+        self.file_guard.end()
+        self.served_stores.enter_loop()
 
     def _make_groups(self, host: str) -> Groups | PlainGroups:
         if torch_check.verdict().level is not torch_check.Level.WHOLE:

@@ -45,11 +45,10 @@ class DrainFault(OnNode):
         return bool(scene.view.spares) and super().aim(scene)
 
     def inject(self, scene: Scene) -> None:
-        command = [sys.executable, "-m", "deadpool.cli.main", "drain", self.target]
+        program = [sys.executable, "-m", "deadpool.cli.main"]
+        command = [*program, "drain", str(scene.run_dir.path), "--node", self.target]
         output = scene.terminal.descriptor if scene.terminal is not None else subprocess.DEVNULL
-        self.asking = subprocess.Popen(
-            [*command, "--run-dir", str(scene.run_dir.path)], stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
+        self.asking = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
     def is_over(self, scene: Scene) -> bool:
         """It has left, or the drain was refused because of another fault."""

@@ -24,6 +24,7 @@ class Rule(StrEnum):
     SIDE_EFFECTS = "side_effects"
     FILES_BEFORE_LOOP = "files_before_loop"
     COLLECTIVES_BETWEEN_STEPS = "collectives_between_steps"
+    SERVED_STORE = "served_store"
     UNEXPLAINED = "unexplained"
 
     @property
@@ -48,5 +49,6 @@ _REMEDIES = {
     Rule.SIDE_EFFECTS: "Use job.log or job.on_final.",
     Rule.FILES_BEFORE_LOOP: "Do it only `if deadpool.first_start:`, and open logs to append.",
     Rule.COLLECTIVES_BETWEEN_STEPS: "Put it inside of `with step:`.",
+    Rule.SERVED_STORE: "Let the store live where no trainer does, or exchange values by collectives of a group.",
     Rule.UNEXPLAINED: "Compare the step with docs/exactness.md, and report it if nothing there explains it.",
 }
