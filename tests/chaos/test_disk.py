@@ -69,7 +69,7 @@ print("kept:", (run / "kept").read_bytes().lstrip(bytes(1)).decode(), disk.left_
 def test_disk_that_fails_and_comes_back(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode == 77:
-        pytest.skip(f"no disk of its own: {done.stdout}")
+        pytest.skip(f"needs root, and a file system of its own: {done.stdout}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "open: OSError 28 new: OSError 28",

@@ -61,7 +61,7 @@ class SessionTwin:
         self.registrar = Registrar(self.emit)
         self.findings = Findings(self)  # type: ignore[arg-type]
         self.audit = None
-        self.file_guard = Quiet()
+        self.file_guard = self.served_stores = Quiet()
         self.recording_schedule = Quiet()
         self.groups = PeersThere()
         self.unwind_watch = UnwindWatchdog(lambda _: None)
@@ -70,6 +70,7 @@ class SessionTwin:
         self._released: list[int] = []
         self.slots: dict[SlotRef, memoryview] = {}
 
+    end_preparation = Session.end_preparation
     wait = Session.wait
     await_halt = Session.await_halt
     leave_if_device_broke = Session.leave_if_device_broke
