@@ -113,6 +113,17 @@ def test_costs_are_counted_to_the_last_recovery(tmp_path):
     assert injected.record()["recovery_s"] == 2.0, "step 10 was under way: 11 is the first that began afterwards"
 
 
+def test_fault_in_the_background_does_not_answer_for_recoveries_from_others(tmp_path):
+    scene = make_scene(tmp_path, done=10)
+    injected = injected_into(scene)
+    injected.fault.in_background = True
+    for rank in (0, 1):
+        write_steps(tmp_path, rank, [(10, HIT_AT + 0.1), (11, HIT_AT + 0.5)])
+    scene.steps.read_new()
+    injected.heal([{"what": "resumed", "t": HIT_AT + 400.0}], scene.steps, HIT_AT + 600)
+    assert injected.record()["first_step_s"] == 0.5
+
+
 def test_step_counts_when_the_last_rank_has_done_it(tmp_path):
     steps = StepProgress(tmp_path, 2)
     assert (steps.done, steps.begun) == (-1, 0)

@@ -87,8 +87,9 @@ class InjectedFault:
         return self._first_step_at(inside, steps)
 
     def _first_step_at(self, inside: Sequence[Record], steps: StepProgress) -> float:
-        """The first completed step that began after the fault, or after the last plan."""
-        resumed = [event["t"] for event in inside if event["what"] == "resumed"]
+        """The first completed step that began after the fault, or after the last plan. A fault in the background causes
+        no plan: those that come meanwhile are because of others."""
+        resumed = [event["t"] for event in inside if event["what"] == "resumed" and not self.fault.in_background]
         return float(max([steps.ends[self.at_step + 1], *resumed]))
 
     @property
