@@ -52,6 +52,11 @@ class Results:
         return [each for each in self._ids if each not in self.outcomes]
 
     @property
+    def is_complete(self) -> bool:
+        """Its cells are known, and each has run."""
+        return bool(self._ids) and not self.left
+
+    @property
     def failed(self) -> list[str]:
         return [name for name in self._ids if self.outcomes.get(name, {}).get("outcome") in ("differed", "failed")]
 
@@ -113,8 +118,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _outcome(phases: list[pytest.TestReport]) -> str:
     for report in phases:
         if report.failed:
-            lines = report.longreprtext.splitlines()
-            is_difference = any(line.startswith(">") and "differences(" in line for line in lines)
+            marked = [line for line in report.longreprtext.splitlines() if line.startswith(">")]
+            is_difference = "differences(" in marked[-1] if marked else False  # not what was called in that line
             return "differed" if is_difference else "failed"
     return "skipped" if any(report.skipped for report in phases) else "passed"
 

@@ -25,8 +25,11 @@ def test_bit_identical(cell):
     is_mended = cell == "a b" or pathlib.Path("mended").exists()
     assert differences(is_mended, True) == []
 
-def test_that_breaks():
+def undisturbed():
     assert pathlib.Path("mended").exists()
+
+def test_that_breaks():
+    assert differences(undisturbed(), None) == []
 
 def test_what_could_not_be_redone_is_refused():
     pass
@@ -80,6 +83,12 @@ def test_what_has_passed_is_not_run_again(tmp_path, run, jobs):
     assert results.row()[:-1] == ("6", "4", "0", "1", "1 of 1", "1 of 2", "1") and results.left == []
     assert sorted((tmp_path / "ran.txt").read_text().split(";")) == ["", "a b", "c", "c"]
     assert len(lines) == 4, "the three that had passed were not run"
+
+
+def test_library_that_was_never_begun_is_not_complete(tmp_path, run):
+    assert not load_results()(tmp_path / "never.jsonl", "sources", VERSIONS, fresh=False).is_complete
+    results, _ = run()
+    assert results.is_complete
 
 
 def test_sample_has_the_audited_cells_only(run):
