@@ -124,7 +124,7 @@ class Trainer(SessionTwin):
         self.segments = {SLOT.segment: segment}
         self.core.take_seat(PLANNED, 0, Schedule())
         self.walk = RecoveryWalk(self.core)
-        self.job: Any = SimpleNamespace(session=self, state=script.state, adapters=[], record=b"")
+        self.job: Any = SimpleNamespace(is_in_loop=True, session=self, state=script.state, adapters=[], record=b"")
         self.job.shares = StepShares(self.job, {}, {})
 
     def halt(self) -> None:

@@ -39,6 +39,7 @@ EVENTS = (
         action="Nothing.",
         fields={
             "step": "the version",
+            "survived": "whether the process held the rank before, and keeps it",
             "kept": "true: the process stood at that version already and went on with its objects and their memory",
             "loaded": "whether the bytes came from a sealed copy; false: this node had none, so those in memory stayed",
             "early_bytes": "how many bytes were loaded while the rest was still arriving",

@@ -99,7 +99,7 @@ class Job:
         self._structure_news = StructureNews(session, state)
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
         self._guards = Guards(session, state)
-        self._is_in_loop = False  # stays True if the script left its loop early
+        self.is_in_loop = False  # stays True if the script left its loop early
         self.cannot_redo: str | None = None  # the reason why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
         self._block_s: float | None = None  # how long the step's block took; None: it has not ended, or was cut off
@@ -142,7 +142,7 @@ class Job:
         else:
             self._begin()
         self.session.end_preparation()
-        self._is_in_loop = True
+        self.is_in_loop = True
         try:
             while not (self._done(count) and self._finish_with_all_ranks()):
                 if self.session.core.is_aborted:
@@ -152,7 +152,7 @@ class Job:
         except GeneratorExit:  # after a break or an exception: the end of the script will tell which
             self._report_pause("left its loop")  # the code after the loop is under no hang timeout
             return
-        self._is_in_loop = False
+        self.is_in_loop = False
 
     def _one_step(self) -> Iterator[Step]:
         """The step counts only when the script asks for the next one. Code after the block, a `break` included, is
@@ -170,7 +170,7 @@ class Job:
 
     def leave(self) -> None:
         """The script has ended without an error. If it left its loop early, it ends together with the other ranks."""
-        if not self._is_in_loop:
+        if not self.is_in_loop:
             return
         self._report_pause(None)  # it only waits for the others from here on: if they wait for it, that is a hang
         if not self._finish_with_all_ranks():

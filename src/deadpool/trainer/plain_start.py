@@ -80,7 +80,7 @@ def run(job: Job, restore: Restore) -> Iterator[DryStep]:
     yield from _settle(job, min(SETTLING_STEPS, number))
     recovery.stand_at(job, restore)
     job.session.to_load = None
-    job.session.emit("restored", step=number, kept=False, loaded=True, early_bytes=0)
+    job.session.emit("restored", step=number, survived=False, kept=False, loaded=True, early_bytes=0)
     job.session.send(Paused(reason=None))
     recovery.resume(job, restore)
 

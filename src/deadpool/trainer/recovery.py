@@ -144,7 +144,14 @@ def _restore(job: Job, restore: Restore, early: EarlyLoad | None, *, kept: bool 
         prepared = session.walk.loaded(session.store_address, agreement)
         session.core.carry(rank for rank, _ in restore.carried)
     loaded = restore.slot is not None
-    session.emit("restored", step=restore.version.number, kept=kept, loaded=loaded, early_bytes=early_bytes)
+    session.emit(
+        "restored",
+        step=restore.version.number,
+        survived=job.is_in_loop,
+        kept=kept,
+        loaded=loaded,
+        early_bytes=early_bytes,
+    )
     if prepared is None:
         raise Superseded
     session.send(prepared)

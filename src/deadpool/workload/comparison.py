@@ -30,7 +30,7 @@ class NodeKill:
 
     def survivors_kept(self) -> int:
         """Returns how many ranks went on in the process that they had."""
-        return sum(record["kept"] for record in self.recovery.records if record["what"] == "restored")
+        return sum(record["survived"] for record in self.recovery.records if record["what"] == "restored")
 
     def survivors_hung(self) -> int:
         """Returns how many ranks stood in torch after the abort, and were replaced as well."""
