@@ -128,7 +128,8 @@ def _end_processes(names: set[str]) -> None:
 
 
 def _threads() -> set[str]:
-    return {f"{thread.name} #{thread.ident}" for thread in threading.enumerate()}
+    """Without the one that writes lines to the console: a process has it from its first line to its end."""
+    return {f"{thread.name} #{thread.ident}" for thread in threading.enumerate() if thread.name != "console"}
 
 
 def _descriptors() -> set[str]:

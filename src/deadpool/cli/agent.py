@@ -128,6 +128,7 @@ def _set_environment(interface: str | None, tls: str | None) -> None:
 
 async def _serve(make: Callable[[], AgentProcess], coordinators: list[Address]) -> bool:
     """`make` is called on the event loop, which the process keeps. Returns whether the node failed."""
+    from deadpool.control.console import print_line
     from deadpool.errors import ConfigError
 
     process = make()
@@ -145,5 +146,5 @@ async def _serve(make: Callable[[], AgentProcess], coordinators: list[Address]) 
             ) from None
         raise ConfigError(f"{found}: start it with deadpool coordinator, or correct --join") from None
     if outcome.failed:
-        print(f"[deadpool] node {process.node} ends: {outcome.reason}", flush=True)
+        print_line(f"[deadpool] node {process.node} ends: {outcome.reason}")
     return outcome.failed

@@ -21,6 +21,7 @@ import msgpack
 
 from deadpool.cli.main import main as command_line
 from deadpool.control.command_forks import NUMBER
+from deadpool.control.console import close_console
 from deadpool.fork_loop import ForkLoop
 
 # A subcommand imports what it needs when it is called, so these are imported here, before a fork.
@@ -80,7 +81,10 @@ def _run(request: list[Any], descriptors: list[int]) -> None:
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = ["deadpool", *command]
-    command_line()
+    try:
+        command_line()
+    finally:
+        close_console()
 
 
 def _move(descriptor: int) -> int:

@@ -207,6 +207,7 @@ class LocalJob:
 
         def begin() -> None:
             tie_to_parent()
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # `stty tostop` would stop it at its first line
             if enter is not None:
                 enter()
 

@@ -93,7 +93,7 @@ class TrainerForkServer:
 
 def _reset_signals() -> None:
     """Gives a trainer the signal handlers of torchrun's ranks, also in a job started by `nohup deadpool run ... &`."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTTOU):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
