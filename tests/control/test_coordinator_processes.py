@@ -85,6 +85,20 @@ def test_what_a_standby_ends_with_is_not_the_job_s_code(launch: Callable[[int], 
     assert launcher.coordinators.poll(deserted=False) is None
 
 
+@pytest.mark.parametrize(("codes", "expected"), [((-9, 0, 0), 0), ((-9, 0, 1), 1), ((-9, 1, 0), 1)])
+def test_job_ends_under_one_that_could_not_write_that_it_leads(launch: Callable[[int], Launcher], codes, expected):
+    """The first is killed, and started again as a standby; the second has taken over on a full disk."""
+    launcher = launch(1)
+    first, second = (process for _, process in launcher.started)
+    first.code = codes[0]
+    assert launcher.coordinators.poll(deserted=False) is None
+    again = launcher.started[2][1]
+    second.code = codes[1]
+    assert launcher.coordinators.poll(deserted=False) is None
+    again.code = codes[2]
+    assert launcher.coordinators.poll(deserted=False) == expected
+
+
 def test_several_are_at_an_end_when_no_node_is_left(launch: Callable[[int], Launcher], impatient: None) -> None:
     """Each of them wants to lead, and nobody will ever call."""
     launcher = launch(1)

@@ -82,7 +82,8 @@ class CoordinatorProcesses:
             for each in killed:
                 self._start_again(each)
         elif self._code is None and None not in codes:
-            self._code = 1
+            # Which of them led is not known, as a full disk may have kept it from saying so. All ended well: so did it.
+            self._code = 0 if not any(codes) else 1
         return self._code
 
     def _start_again(self, each: _CoordinatorProcess) -> None:
