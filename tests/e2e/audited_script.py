@@ -2,8 +2,8 @@
 
     audited_script.py --audited SCRIPT, and what SCRIPT takes
 
-Only in the job's first generation. So every rank tells its digests at the same version, and the rank that is named ends
-in the step behind it.
+So every rank tells its digests at the same version, the rank that is named ends in the step behind it, and no fault
+comes before the verdict.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ STANDS_AT = 3  # every rank has completed so many steps, which is more than an a
 class PatientRank(jobs.AuditedRank):
     def enter_step(self) -> None:
         session, number = self._job.session, self._job.number
-        if number >= STANDS_AT and session.core.generation.is_founding:
-            session.wait(lambda: session.core.is_aborted or lets_pass(session.audit, number) or None)
+        may_go_on = begins_audit if session.core.generation.is_founding else has_verdict
+        if number >= STANDS_AT:
+            session.wait(lambda: session.core.is_aborted or may_go_on(session.audit, number) or None)
         super().enter_step()
 
 
-def lets_pass(order: Audit | None, number: int) -> bool:
+def begins_audit(order: Audit | None, number: int) -> bool:
     """Up to the version that is named, and beyond it once a rank is to end."""
     return order is not None and (order.ends or number < order.number)
+
+
+def has_verdict(order: Audit | None, number: int) -> bool:
+    """Or the version that is compared was not computed again yet."""
+    return order is None or number < order.number
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from deadpool.workload.results import Results
 SENT = 9
 WHILE_SENT = f"at=wire step={SENT} node=n1"
 AUDITED_STEPS = 10
-AFTER_AUDIT = ("at=backward step=8 node=n1", "at=forward step=8 rank=1", "at=optimizer step=8 node=n1")
-"""An audit is over in a job's step 6."""
+AFTER_AUDIT = ("at=backward step=7 node=n1", "at=forward step=7 rank=LAST", "at=optimizer step=7 node=n1")
+"""An audit is over by then. It has ended all ranks of the first node, and with them the orders of their faults."""
 
 
 def faults_after_audit(layouts: Iterable[str]) -> list[tuple[str, str]]:
@@ -54,14 +54,15 @@ def run_audited(
 ) -> tuple[Results, str]:
     """A job in which a recovery is played, and that has a fault afterwards. Also the verdict: "exact", or what differs.
     A job without a verdict fails."""
-    wanted = {"nodes": 2, "spares": 1, "faults": (fault,), "rehearse_recovery": True, **EVERY_STEP, **settings}
-    config = JobConfig(**wanted).checked()
+    wanted = {"nodes": 2, "spares": 1, "nproc_per_node": 1, "rehearse_recovery": True, **EVERY_STEP, **settings}
+    world_size = wanted["nodes"] * wanted["nproc_per_node"]
+    config = JobConfig(**wanted, faults=(fault.replace("LAST", str(world_size - 1)),)).checked()
     audited = Path(__file__).with_name("audited_script.py")
     stage = Stage(config, "plain", "", folder / "job", fork_server, audited, ["--audited", str(script), *arguments])
     results = stage.trial.run()
     played, *others = [event["reason"] for event in stage.events("fault")]
     assert played == "audit: this rank ends on purpose" and len(others) == 1
-    assert [each["ranks"] for each in stage.events("audit_passed")] in ([config.nodes * config.nproc_per_node], [])
+    assert [each["ranks"] for each in stage.events("audit_passed")] in ([world_size], [])
     differs = [each["part"] for each in stage.events("audit_differs")]
     assert len(differs) + len(stage.events("audit_passed")) == 1
     return results, differs[0] if differs else "exact"
