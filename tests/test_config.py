@@ -35,7 +35,7 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
     [
         ({"nodes": 0}, "nodes=0 cannot be used: give a number of at least 1"),
         ({"nodes": 2, "spares": -1}, "spares=-1 cannot be used"),
-        ({"nodes": 2, "holders": 2}, "holders=2 cannot be used: give less than the 2 nodes"),
+        ({"nodes": 2, "holders": 2}, "holders=2 cannot be used: give less than 2, the number of nodes"),
         ({"nodes": 2, "slots": 1}, "slots=1 cannot be used: give at least 2"),
         ({"nodes": 2, "standby_coordinators": 1}, "standby_coordinators=1 cannot be used: give 0 with fewer than 3"),
         ({"nodes": 2, "coordinators": "a:1,b:2"}, "standby_coordinators=1 cannot be used"),

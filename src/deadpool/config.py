@@ -300,7 +300,8 @@ class JobConfig:
         their own."""
         for text in self.faults:
             node, names = parse_order(text).node, self.node_names
-            _require("node", node, node is None or node in names, f"one of {', '.join(names)}, in fault {text!r}")
+            fits = node is None or node in names
+            _require(f"fault {text!r}: node", node, fits, f"one of {', '.join(names)}")
 
     def racks(self) -> dict[str, str]:
         """Rack by node, from the topology file. A node that the file does not name is a rack of its own.
@@ -317,18 +318,19 @@ class JobConfig:
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
         _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
         enough = self.holders < self.nodes
-        _require("holders", self.holders, enough, f"less than the {self.nodes} nodes: copies lie on other nodes")
+        _require("holders", self.holders, enough, f"less than {self.nodes}, the number of nodes: copies lie on others")
         self._check_scheme()
         _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
         self.protection_bounds()
         self._check_coordinators()
         hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
-        _require("hang_timeout_s", hang, hang == 0 or hang >= beats, f"0 or at least {beats:g} s: two heartbeats")
+        accepted = f"0 or at least {beats:g} s, which is two heartbeats; 0 is the default, which follows the step time"
+        _require("hang_timeout_s", hang, hang == 0 or hang >= beats, accepted)
         budget = self.overhead_budget
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
         _require("set_aside_gb", self.set_aside_gb, 0 <= self.set_aside_gb < 1e6, "a size in GB, or 0 for none")
         last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
-        accepted = "a port with as many free ones after it as there are processes, or 0 for no metrics"
+        accepted = "a port that leaves one below 65536 for each process, counted from it on, or 0 for no metrics"
         _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")

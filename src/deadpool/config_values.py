@@ -104,7 +104,8 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{what} {path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{what} {path} cannot be read: {reason}. Give the path of a TOML file") from error
 
 
 def cast(kind: str, value: Any, given: str) -> Any:

@@ -43,7 +43,9 @@ class InjectionOrder:
     def checked(self) -> InjectionOrder:
         """Raises ConfigError for an order that can never be carried out."""
         if (self.node is None) == (self.rank is None):
-            raise ConfigError("a fault needs one target: give either a node or a rank")
+            raise ConfigError(
+                "a fault needs one target: give either a node or a rank, as in --rank 0 (or rank=0 in --fault)"
+            )
         if self.at is None and self.step is not None:
             raise ConfigError(f"step={self.step} goes with a moment: give at=, one of {', '.join(MOMENTS)}")
         if self.at is not None and self.at not in MOMENTS:

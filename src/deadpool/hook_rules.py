@@ -65,7 +65,8 @@ def parse_rule(kind: str, text: str) -> HookRule:
     names, sign, target = text.partition("=")
     events = frozenset(name.strip() for name in names.split(",") if name.strip())
     if not sign or not events or not target.strip():
-        raise ConfigError(f"{kind}={text!r} cannot be used: give EVENT,EVENT={'URL' if kind == WEBHOOK else 'COMMAND'}")
+        what = "URL" if kind == WEBHOOK else "COMMAND"
+        raise ConfigError(f"{kind}={text!r} cannot be used: give EVENT={what}, or EVENT,EVENT={what}")
     unknown = sorted(events - BY_NAME.keys() - {RECOVERED})
     if unknown:
         raise ConfigError(

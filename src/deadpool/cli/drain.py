@@ -25,7 +25,9 @@ def drain(
     from deadpool.errors import ConfigError
 
     if node is None:
-        raise ConfigError("no node was chosen: name the one that is to leave, as in deadpool drain --node n3")
+        raise ConfigError(
+            "no node was chosen: name the one that is to leave, as in --node n3 (deadpool status lists all)"
+        )
     folder = find_run_dir(run)
     body = ask(folder, "drain", node=node)
     if wait:

@@ -28,10 +28,10 @@ def find_run_dir(given: Path | None) -> RunDir:
     if given is not None:
         if not given.is_dir():
             state = "is a file" if given.exists() else "is not there"
-            raise ConfigError(f"run_dir={given} {state}: give the run folder of a job, as `deadpool run` named it")
+            raise ConfigError(f"run folder {given} {state}: give the run folder of a job, as `deadpool run` printed it")
         _refuse_not_begun(given)
         return RunDir(given)
     runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())
     if not runs:
-        raise ConfigError(f"no job was found in ./{RUNS}: name the run folder of the job")
+        raise ConfigError(f"no job was found in ./{RUNS}: name the run folder of the job, as `deadpool run` printed it")
     return RunDir(runs[-1])

@@ -26,7 +26,7 @@ def protect(
     from deadpool.errors import ConfigError
 
     if scheme is None:
-        raise ConfigError("no scheme was chosen: give one, as in deadpool protect --scheme copies=2")
+        raise ConfigError("no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto, as in --scheme copies=2")
     body = ask(find_run_dir(run), "protect", scheme=scheme)
     print(json_format.dumps(body) if json else _in_words(body["scheme"], body["before"]))
 

@@ -80,7 +80,9 @@ def _in_new_form(arguments: dict[str, Any], formerly: str | None, context: typer
         arguments[formerly] = words if formerly == _OLD_FOLDERS else str(words[0])
         words = []
     if run_dir is not None and words:
-        raise ConfigError(f"the run folder is given twice, as {words[0]} and as --run-dir {run_dir}: give the first")
+        raise ConfigError(
+            f"the run folder is given twice, as {words[0]} and as --run-dir {run_dir}: leave out --run-dir"
+        )
     if len(words) > 1:
         raise ConfigError(f"{len(words)} run folders are given: name one job")
     run = words[0] if words else run_dir

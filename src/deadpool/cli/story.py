@@ -32,7 +32,7 @@ def story(
 
     folder = find_run_dir(run)
     if not folder.events.exists():
-        raise ConfigError(f"run_dir={folder.path} has no events.jsonl: give the run folder of a job")
+        raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job")
     found = [r for r in recoveries(read_events(folder.events)) if cause in (None, r.cause)]
     if json:
         print(json_format.dumps([_as_json(recovery) for recovery in found], indent=2))

@@ -47,8 +47,9 @@ def lock_folder(folder: Path, setting: str, *, name: str = "lock") -> MachineLea
 
 
 def unusable(setting: str, folder: Path, error: OSError) -> ConfigError:
+    reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
     return ConfigError(
-        f"{setting}={str(folder)!r} cannot be used: {error.strerror or error}. Give a folder that this user can write "
+        f"{setting}={str(folder)!r} cannot be used: {reason}. Give a folder that this user can write "
         "to, with some room on its disk"
     )
 

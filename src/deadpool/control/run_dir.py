@@ -116,6 +116,8 @@ class RunDir:
             job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
             return {**{name: job[name] for name in ("host", "port", "pid")}, "tls": job.get("tls", OFF)}
         except (OSError, ValueError, KeyError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise ConfigError(
-                f"{self.path} is not the run folder of a job ({error}): give the folder that `deadpool run` printed"
+                f"{self.path} is not the run folder of a job (its job.json: {reason}): give the folder that `deadpool "
+                "run` printed"
             ) from error
