@@ -46,6 +46,15 @@ def test_nothing_is_lost_while_the_disk_is_full(disk):
         assert numbers(path) == list(range(500))
 
 
+def test_line_that_a_killed_process_has_torn_costs_no_line_of_the_next_one(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"t": 1.0, "what": "x", "number": 1}\n{"t": 2.0, "wha')
+    with closing(EventLog(path)) as log:
+        log.start()
+        write_some(log, range(3, 5))
+    assert numbers(path) == [1, 3, 4]
+
+
 def test_line_that_was_torn_by_a_full_disk_is_written_again_as_a_whole(disk):
     path = disk.path / "events.jsonl"
     with closing(EventLog(path)) as log:

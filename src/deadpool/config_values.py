@@ -103,7 +103,7 @@ def read_racks(path: Path, nodes: Sequence[str]) -> dict[str, str]:
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # no text, or no TOML
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{what} {path} cannot be read: {reason}. Give the path of a TOML file") from error
 

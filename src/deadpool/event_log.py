@@ -46,7 +46,7 @@ class EventLog:
         self._lines: deque[bytes] = deque()
         self._bytes = self._dropped = 0
         self._in_flight = 0  # lines at the head that a write has taken; they are not dropped
-        self._is_torn = False  # the file ends inside of a line, whose rest did not fit
+        self._is_torn = False  # the file ends inside of a line, of this process or of one that was killed
         self._failure: str | None = None
         self._writing_since: float | None = None
         self._closes = False
@@ -175,7 +175,10 @@ class EventLog:
             self._changed.wait_for(lambda: self._closes, _RETRY_S)
 
     def _open(self) -> int:
-        return owner_only_opener(str(self._path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        descriptor = owner_only_opener(str(self._path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        size = os.fstat(descriptor).st_size
+        self._is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        return descriptor
 
     def _close_file(self) -> None:
         descriptor, self._descriptor = self._descriptor, None

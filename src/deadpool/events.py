@@ -44,7 +44,7 @@ class Event:
 def read_events(path: Path) -> list[dict[str, Any]]:
     """All complete records of a log, ordered by time. What is no record, as a line that was cut short by a
     kill, is left out."""
-    return sorted(_complete_lines(path), key=lambda record: record.get("t") or 0.0)
+    return sorted(_complete_lines(path), key=lambda record: record.get("t", 0.0))
 
 
 def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -54,7 +54,7 @@ def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
         record = None
         with contextlib.suppress(ValueError):
             record = json.loads(line)
-        if isinstance(record, dict) and "what" in record:
+        if isinstance(record, dict) and "what" in record and isinstance(record.get("t", 0.0), int | float):
             yield record
 
 

@@ -10,7 +10,7 @@ import torch
 import deadpool
 
 STEPS = 6
-LINE = "x" * 30_000
+LINE = "~" * 30_000
 
 
 def main() -> None:

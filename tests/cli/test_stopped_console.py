@@ -28,8 +28,9 @@ def test_pipe_that_nobody_reads(tmp_path: Path) -> None:
     finally:
         job.kill()
     assert job.returncode == 0
-    assert said.count(LINE.encode()) == 10 * STEPS, "everything is said once somebody reads"
-    assert b"completed" in said.splitlines()[-1]
+    # Lines of two processes may mix in a pipe: these are longer than what it takes at once.
+    assert said.count(b"~") == 10 * STEPS * len(LINE), "everything is said once somebody reads"
+    assert b"completed" in said
 
 
 def test_terminal_that_stops_whoever_writes_from_the_background(tmp_path: Path) -> None:

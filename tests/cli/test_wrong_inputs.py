@@ -83,6 +83,10 @@ WRONG: list[tuple[str, str]] = [
     ("status --run-dir {file}", "is a file: give the run folder of a job"),
     ("status {file}", "is a file: give the run folder of a job"),
     ("status {broken}", "is not the run folder of a job (its job.json: it is damaged)"),
+    ("status {odd}", "is not the run folder of a job (its job.json: it is damaged)"),
+    ("run --config {binary} {script}", "cannot be read"),
+    ("story {told} --cause fault-9", "cause='fault-9' is none of"),
+    ("story run-2", "run folder run-2 is not there"),
     ("status {known}", "has ended, or its machine cannot be reached. `deadpool story"),
     ("status {open}", "is open to every user: chmod 600 it"),
     ("status", "no job was found in ./deadpool-runs"),
@@ -129,15 +133,19 @@ def names(tmp_path, monkeypatch) -> dict[str, object]:
     (tmp_path / "script.py").write_text("print('over')")
     (tmp_path / "empty.py").touch()
     (tmp_path / "file").write_text("neither TOML nor JSON\n")
-    for folder in ("folder", "broken", "known", "open"):
+    (tmp_path / "binary").write_bytes(bytes(range(128, 256)))
+    for folder in ("folder", "broken", "odd", "told", "known", "open"):
         (tmp_path / folder).mkdir()
+    (tmp_path / "odd" / "job.json").write_text("[]")
+    (tmp_path / "told" / "events.jsonl").write_text('{"t": 1.0, "what": "fault", "cause": "fault-1"}\n')
     (tmp_path / "broken" / "job.json").write_text("{")
     for folder in ("open", "known"):
         (tmp_path / folder / "job.json").write_text('{"host": "127.0.0.1", "port": 1, "pid": 1, "tls": "off"}')
         (tmp_path / folder / "secret").write_text("s" * 64)
     (tmp_path / "known" / "secret").chmod(0o600)
     (tmp_path / "open" / "secret").chmod(0o644)
-    here = {name: tmp_path / name for name in ("file", "folder", "broken", "known", "open", "absent", "new")}
+    folders = ("folder", "broken", "odd", "told", "known", "open", "absent", "new")
+    here = {name: tmp_path / name for name in ("file", "binary", *folders)}
     return {**here, "script": tmp_path / "script.py", "empty": tmp_path / "empty.py", "python": sys.executable}
 
 
@@ -188,7 +196,14 @@ def test_process_of_its_own_is_refused_in_words(names, line, message):
 
 
 def test_log_that_is_no_log_has_no_recoveries(names, monkeypatch, capfd):
-    lines = [os.urandom(3000), b"[1, 2]", b'"text"', b'{"what": "fault"}', b'{"no": "event"}']
+    lines = [
+        os.urandom(3000),
+        b"[1, 2]",
+        b'"text"',
+        b'{"what": "fault"}',
+        b'{"no": "event"}',
+        b'{"what": "x", "t": "abc"}',
+    ]
     (names["folder"] / "events.jsonl").write_bytes(b"\n".join(lines))
     monkeypatch.setattr(sys, "argv", ["deadpool", "story", str(names["folder"])])
     with pytest.raises(SystemExit) as ended:

@@ -26,6 +26,7 @@ def test_call_that_raises_is_counted_and_the_next_one_made():
 
 def test_disk_that_does_not_answer_costs_lines_and_no_more_memory_than_allowed(monkeypatch):
     monkeypatch.setattr(disk_thread, "_MOST_BYTES", 100)
+    monkeypatch.setattr(disk_thread, "_BYTES_OF_A_CALL", 0)
     answers, made = threading.Event(), []
     with closing(DiskThread("test-disk")) as disk:
         disk.start()

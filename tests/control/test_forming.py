@@ -13,10 +13,17 @@ from deadpool.control.forming import Forming
 from deadpool.control.run_dir import RunDir
 
 
+def say(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    async def answer(_: RunDir) -> dict[str, str]:
+        return {"phase": phase}
+
+    monkeypatch.setattr(forming, "ask_status", answer)
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "_UNWRITTEN_S", -1.0)
-    monkeypatch.setattr(forming, "ask", lambda run_dir, what: {"phase": "forming"})
+    say(monkeypatch, "forming")
 
 
 @pytest.fixture
@@ -55,7 +62,7 @@ def test_event_on_its_way_to_a_slow_disk_is_waited_for(run_dir: RunDir, monkeypa
 
 
 def test_disk_that_was_full_from_the_beginning_has_no_plan(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forming, "ask", lambda run_dir, what: {"phase": "running"})
+    say(monkeypatch, "running")
     assert not Forming(run_dir).is_hopeless(["n0"])
     monkeypatch.undo()
     monkeypatch.setattr(forming, "_UNWRITTEN_S", -1.0)

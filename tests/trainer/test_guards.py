@@ -335,7 +335,9 @@ def test_store_that_is_made_in_the_loop_is_named_at_once(served, reports):
     assert reports.rules == [Rule.SERVED_STORE]
 
 
-def test_store_of_one_process_is_nobody_elses_business(served, reports):
-    serve(world_size=1)
+def test_store_of_one_process_or_one_that_was_dropped_is_nobody_elses_business(served, reports):
+    alone = serve(world_size=1)
+    serve()
+    assert alone.port
     served.enter_loop()
     assert reports.rules == []

@@ -25,7 +25,7 @@ RUN_HELP = "the job's run folder (default: the newest one here)"
 _OLD_NAMES = {
     "node": re.compile(r"[^/]+"),
     "scheme": re.compile(r"copies=.*|rs\(.*|auto"),
-    "cause": re.compile(r"[a-z]+-\d+"),
+    "cause": re.compile(r"(fault|drain|protection|growth)-\d+"),
 }
 """What the argument of an old form looks like, by the option that takes it now."""
 _OLD_FOLDERS = "folder"

@@ -27,13 +27,17 @@ def story(
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
     from deadpool.cli.job_client import find_run_dir
     from deadpool.errors import ConfigError
-    from deadpool.events import read_events
+    from deadpool.events import causes, read_events
     from deadpool.story import recoveries
 
     folder = find_run_dir(run)
     if not folder.events.exists():
         raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job")
-    found = [r for r in recoveries(read_events(folder.events)) if cause in (None, r.cause)]
+    records = read_events(folder.events)
+    known = causes(records)
+    if cause is not None and cause not in known:
+        raise ConfigError(f"cause={cause!r} is none of {folder.path}: give one of {', '.join(known) or 'another job'}")
+    found = [r for r in recoveries(records) if cause in (None, r.cause)]
     if json:
         print(json_format.dumps([_as_json(recovery) for recovery in found], indent=2))
     elif not found:

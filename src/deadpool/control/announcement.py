@@ -51,11 +51,13 @@ class Announcement:
     def _write(self) -> None:
         try:
             self._folder.announce(self._address, still=self._is_leader, **self._facts)
-        except OSError as error:
-            self._failure = error.strerror or str(error)
+        except Exception as error:  # the outer edge of a thread
+            self._failure = (isinstance(error, OSError) and error.strerror) or str(error)
 
     def _look(self) -> None:
         assert self._thread is not None
+        if not self._is_leader():
+            return  # whoever leads now announces itself
         if self._thread.is_alive():
             if time.monotonic() - self._begun_at > SLOW_S:
                 self._tell_once(f"a write takes longer than {SLOW_S:g} s")

@@ -17,11 +17,13 @@ from typing import Any
 
 from deadpool.control.disk_thread import DiskThread
 
+_STDOUT = 1
+
 
 class _Console:
     def __init__(self) -> None:
         self._thread = DiskThread("console")
-        self._said_left_out = 0
+        self._left_out = 0  # lines since the last one that was taken
 
     def print_line(self, text: str) -> None:
         if sys.stdout is None:  # it was closed before this process began
@@ -34,20 +36,26 @@ class _Console:
                 sys.stdout.write(f"{text}\n")
                 return
             line = f"{text}\n".encode(errors="replace")
-            self._thread.start()
-            self._thread.do(lambda: self._write(descriptor, line), len(line))
+            if descriptor == _STDOUT:
+                self._write_later(line)
+            else:
+                os.write(descriptor, line)  # of whoever calls us, and perhaps closed later: its number may be reused
 
-    def _write(self, descriptor: int, line: bytes) -> None:
-        """A terminal that was closed and a full disk cost the line, and nothing else."""
-        with contextlib.suppress(OSError):
-            os.write(descriptor, line)
-            missing = self._thread.left_out - self._said_left_out
-            if missing:
-                self._said_left_out += missing
-                os.write(descriptor, f"[deadpool] {missing} lines are left out here: this console took none\n".encode())
+    def _write_later(self, line: bytes) -> None:
+        if self._left_out:
+            line = f"[deadpool] {self._left_out} lines are left out here: this console took none\n".encode() + line
+        self._thread.start()
+        is_taken = self._thread.do(lambda: _write(line), len(line))
+        self._left_out = 0 if is_taken else self._left_out + 1
 
     def close(self) -> None:
         self._thread.close()
+
+
+def _write(line: bytes) -> None:
+    """A terminal that was closed and a full disk cost the line, and nothing else."""
+    with contextlib.suppress(OSError):
+        os.write(_STDOUT, line)
 
 
 _console = _Console()
@@ -55,7 +63,7 @@ _console = _Console()
 
 def print_line(text: str) -> None:
     """By one write, end of line included: with PYTHONUNBUFFERED, which many images set, print() makes two of it, and
-    what another process says comes between them. So nothing is left in a buffer, which Python would fail to write when
+    what another process says comes between them. And nothing is left in a buffer, which Python would fail to write when
     it exits."""
     _console.print_line(text)
 

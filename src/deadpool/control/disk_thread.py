@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 _MOST_BYTES = 16 << 20
+_BYTES_OF_A_CALL = 400  # beside what it is to write
 _CLOSE_S = 5.0
 
 
@@ -24,23 +25,27 @@ class DiskThread:
 
     def start(self) -> None:
         """A second call does nothing."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
+        with self._changed:
+            if self._thread is None:
+                self._closes = False
+                self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+                self._thread.start()
 
     @property
     def waiting(self) -> int:
         return len(self._calls)
 
-    def do(self, call: Callable[[], None], nbytes: int = 0) -> None:
-        """Returns at once. A call that keeps bytes in memory is left out where too many wait."""
+    def do(self, call: Callable[[], None], nbytes: int = 0) -> bool:
+        """Returns at once. A call that keeps bytes in memory is left out where too many wait: False."""
+        taken = nbytes + _BYTES_OF_A_CALL
         with self._changed:
-            if nbytes and self._bytes + nbytes > _MOST_BYTES:
+            if nbytes and self._bytes + taken > _MOST_BYTES:
                 self.left_out += 1
-                return
-            self._calls.append((call, nbytes))
-            self._bytes += nbytes
+                return False
+            self._calls.append((call, taken))
+            self._bytes += taken
             self._changed.notify()
+            return True
 
     def busy_s(self) -> float:
         """How long the call that runs now has lasted."""

@@ -156,9 +156,8 @@ class LocalJob:
         for process in self.nodes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _kill_group(process)
+            process.wait()
         if self._own_fork_server is not None:
             self._own_fork_server.close()
             self._own_fork_server = None
@@ -168,9 +167,7 @@ class LocalJob:
         if self.coordinators is not None:
             self.coordinators.kill()
         for process in self.nodes.values():
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+            _kill_group(process)
 
     def _agent_command(self, name: str, spare: bool, rack: str | None, *, fork_server: int) -> list[str]:
         assert self.coordinators is not None
@@ -239,6 +236,12 @@ class LocalJob:
             return
         with open_private(self.run_dir.path / "console.log", "ab") as file:
             yield file.fileno()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

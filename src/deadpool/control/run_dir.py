@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ class RunDir:
     def announce(self, address: Address, *, tls: str, still: Callable[[], bool] = lambda: True, **facts: Any) -> None:
         """Called by the process that becomes the coordinator. The file is replaced at once: a command may read it any
         time. `still` says, after a disk has taken its time, whether this process is the coordinator."""
-        draft = self.path / f"job.json.{os.getpid()}"
+        draft = self.path / f"job.json.{os.getpid()}.{threading.get_ident()}"
         with open_private(draft, "w") as file:
             place = {"host": address.host, "port": address.port, "pid": os.getpid(), "tls": settled(tls)}
             json.dump(place | facts, file)
@@ -114,8 +115,9 @@ class RunDir:
     def _announced(self) -> dict[str, Any]:
         try:
             job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
-            return {**{name: job[name] for name in ("host", "port", "pid")}, "tls": job.get("tls", OFF)}
-        except (OSError, ValueError, KeyError) as error:
+            numbers = {name: int(job[name]) for name in ("port", "pid")}
+            return {"host": str(job["host"]), **numbers, "tls": job.get("tls", OFF)}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise ConfigError(
                 f"{self.path} is not the run folder of a job (its job.json: {reason}): give the folder that `deadpool "

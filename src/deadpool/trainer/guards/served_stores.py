@@ -6,6 +6,7 @@ the old one, and wait in it until its timeout, again and again. torch's own grou
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ _PLACES = ("host_name", "port", "world_size", "is_master")
 class ServedStores:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
-        self._ports: list[int] = []  # of stores that were made before the loop: a script without one is told nothing
+        self._early: list[weakref.ref[Any]] = []  # made before the loop: a script without one is told nothing
         self._in_loop = False
 
     def begin(self) -> None:
@@ -32,22 +33,24 @@ class ServedStores:
     def enter_loop(self) -> None:
         """Called again where a process becomes a live rank."""
         self._in_loop = True
-        for port in self._ports:
-            self._report(port)
+        for store in filter(None, (each() for each in self._early)):  # one that was dropped is served no more
+            self._report(store.port)
+        self._early.clear()
 
     def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
         def make(store: Any, *args: Any, **kwargs: Any) -> None:
             original(store, *args, **kwargs)
             given = {**_DEFAULTS, **dict(zip(_PLACES, args, strict=False)), **kwargs}
             if given["is_master"] and given["world_size"] != 1:
-                self._note(store.port)
+                self._note(store)
 
         return make
 
-    def _note(self, port: int) -> None:
-        self._ports.append(port)
+    def _note(self, store: Any) -> None:
         if self._in_loop:
-            self._report(port)
+            self._report(store.port)
+        else:
+            self._early.append(weakref.ref(store))
 
     def _report(self, port: int) -> None:
         self._findings.report(
