@@ -130,6 +130,8 @@ def test_controller_that_does_not_answer_is_asked_again(slurm):
         (["--clusters=other"], "", None),
         (["--reservation=mine"], "", None),
         (["--nodes=2-9"], "", None),
+        (["--part=gpu"], "", None),
+        (["--parsable"], "", DEBUG),
     ],
 )
 def test_partition_that_counts(slurm, options, variable, found):

@@ -132,8 +132,10 @@ class LoopDisk:
         copy = self._folder.with_name(f"{self._folder.name}.copy")
         shutil.copytree(self._folder, copy)
         os.close(self._root)
-        with contextlib.suppress(subprocess.CalledProcessError):  # it is in use: that will be told as left behind
+        try:
             _call("umount", str(self._folder))
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            _call("umount", "--lazy", str(self._folder))  # it is in use: its loop device is told as left behind
         self._folder.rmdir()
         copy.rename(self._folder)
         self._folder = self._root = None

@@ -48,13 +48,20 @@ def check_node_count(nodes: int, options: Sequence[str]) -> None:
 
 def largest_partition(sizes: Iterable[PartitionSize], options: Sequence[str], variable: str) -> PartitionSize | None:
     """Of those that the job may run in. None: that cannot be said."""
-    if any(word.startswith(_ELSEWHERE) for word in options) or os.environ.get("SBATCH_CLUSTERS"):
+    if any(word.startswith(_ELSEWHERE) or _is_shortened(word) for word in options) or os.environ.get("SBATCH_CLUSTERS"):
         return None
     names = _named(options) or variable
     asked = [each for each in sizes if (each.name in names.split(",") if names else each.is_default)]
     if names and len(asked) < len(names.split(",")):
         return None
     return max(asked, key=lambda each: each.total, default=None)
+
+
+def _is_shortened(word: str) -> bool:
+    """sbatch takes the beginning of an option for it, as in --part=gpu."""
+    name = word.partition("=")[0]
+    known = (option for option in ("--partition", *_ELSEWHERE) if option.startswith("--"))
+    return len(name) > len("--p") and any(option.startswith(name) and option != name for option in known)
 
 
 def _named(options: Sequence[str]) -> str:
