@@ -20,6 +20,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # a process of xdist: the one that started it hears of all failures
+        config.pluginmanager.register(_FailuresAtOnce(config))
+
+
+class _FailuresAtOnce:
+    """Prints a failure when it happens: the whole check goes on for minutes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            lines = (crash.message if crash else report.longreprtext).strip().splitlines()
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}): {' '.join(lines[:3])}", red=True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--sample"):
         left_out = [item for item in items if item.get_closest_marker("thorough")]
