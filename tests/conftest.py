@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -36,9 +37,20 @@ def _own_temporary_folder() -> Path:
     return folder
 
 
+def _let_children_have_signals() -> None:
+    """Under nohup, or in the background of a script, signals are ignored, and what a test starts would inherit that.
+
+    A handler that does nothing is as good for this process, and no program that is executed inherits it.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 os.environ["DEADPOOL_REHEARSE_RECOVERY"] = "false"  # most tests count faults; those of audits ask for theirs
 os.environ.pop("PYTHONUNBUFFERED", None)  # with it print() writes a line in two parts, and lines of several ranks mix
 _TEMPORARY = _own_temporary_folder()
+_let_children_have_signals()
 ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from patient import ORDINARY, examine, mounted, needs, needs_root
+from patient import examine, mounted, needs, needs_root, ordinary
 from waiting import LIMIT_S, wait_until
 
 import deadpool
@@ -129,13 +129,13 @@ def test_small_shared_memory():
 def test_memlock_that_keeps_rdma_out():
     """There is no RDMA device here, so a folder stands for what its driver would show; the limit is a real one."""
     device = "mount -t tmpfs tmpfs /sys/class\nmkdir -p /sys/class/infiniband/mlx5_0"
-    limited = [*mounted(device), "prlimit", "--memlock=65536:65536", *ORDINARY]
+    limited = [*mounted(device), "prlimit", "--memlock=65536:65536", *ordinary()]
     found = examine(before=limited).only
     assert found["check"] == "memlock" and "memlock is 0.06 MiB" in found["what"] and "mlx5_0" in found["what"]
     raised = ["prlimit", "--memlock=unlimited:unlimited"]
     if subprocess.run([*raised, "true"], capture_output=True).returncode == 0:  # not in every container
-        assert examine(before=[*mounted(device), *raised, *ORDINARY]).code == 0
-    assert examine(before=["prlimit", "--memlock=65536:65536", *ORDINARY]).code == 0, "no RDMA: it does not matter"
+        assert examine(before=[*mounted(device), *raised, *ordinary()]).code == 0
+    assert examine(before=["prlimit", "--memlock=65536:65536", *ordinary()]).code == 0, "no RDMA: it does not matter"
     assert examine(before=[*mounted(device), "prlimit", "--memlock=65536:65536"]).code == 0, "nor for root"
 
 
@@ -178,7 +178,7 @@ def test_folder_that_cannot_be_written_to(tmp_path, script, words):
 def test_folder_of_somebody_else():
     """As an ordinary user: root may write anywhere."""
     before = mounted("mount -t tmpfs -o mode=700 tmpfs /mnt")
-    found = examine("--run-dir", "/mnt", before=[*before, *ORDINARY]).only
+    found = examine("--run-dir", "/mnt", before=[*before, *ordinary()]).only
     assert found["check"] == "run folder" and "Permission denied" in found["what"]
 
 
