@@ -6,15 +6,21 @@ not know is counted among the others, and tests/packaging/test_skips.py holds it
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 PACKAGES = "scripts/packages {} (as root)"
 PIP = ".venv/bin/pip install -c constraints.txt -e '.[{}]'"
+_TOLD_ELSEWHERE = os.environ.pop("CHECK_SKIPS", None)
+"""A file for reasons: scripts/check tells those of both environments in one line. Not for a pytest that a test runs."""
 FRAMEWORKS = "scripts/frameworks"
 _MOST_NAMED = 8
 _PYTHON = (
@@ -109,8 +115,27 @@ def commands_for(needs: Iterable[Need]) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = [str(each.longrepr[2] if isinstance(each.longrepr, tuple) else each.longrepr) for each in reports]
     skips = Skips()
-    for report in terminalreporter.stats.get("skipped", []):
-        skips.add(str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr))
+    for reason in reasons:
+        skips.add(reason)
+    if _TOLD_ELSEWHERE is None:
+        if line := skips.line():
+            terminalreporter.write_line(line)
+        return
+    with open(_TOLD_ELSEWHERE, "a") as file:
+        file.writelines(f"{json.dumps(reason)}\n" for reason in reasons)
+
+
+def main() -> None:
+    """Prints the line of all runs that have written their reasons into this file."""
+    skips, path = Skips(), Path(sys.argv[1])
+    for reason in path.read_text().splitlines() if path.exists() else []:
+        skips.add(json.loads(reason))
     if line := skips.line():
-        terminalreporter.write_line(line)
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

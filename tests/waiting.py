@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from deadpool.workload.jitter import pause
+from deadpool.workload.jitter import pause, pause_async
 
 LIMIT_S = 300.0
 POLL_S = 0.02
@@ -37,4 +37,5 @@ async def wait_until_async(ready: Callable[[], T], what: str | Callable[[], str]
         if time.monotonic() > deadline:
             raise AssertionError(f"{what if isinstance(what, str) else what()} did not come within {limit_s:g} s")
         await asyncio.sleep(POLL_S)
+    await pause_async(what if isinstance(what, str) else "a condition")
     return found

@@ -18,6 +18,7 @@ from deadpool.cli.job_client import ask
 from deadpool.control.machine_lease import MachineLease
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
+from deadpool.workload.jitter import pause
 
 SCRIPT = Path(__file__).with_name("endings_script.py")
 GATES = Path(__file__).parents[1] / "e2e"
@@ -175,6 +176,7 @@ class EndingJob:
         wait_until((self.folder / "gates" / f"reached-{name}").exists, self._unreached)
 
     def _open(self, gate: str) -> None:
+        pause(f"opening gate {gate}")
         (self.folder / "gates" / f"open-{gate}").touch()
 
     def _unreached(self) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 
 import pytest
 from command import WAITING_SCRIPT, deadpool, started
+from ports import reserved_ports
 from waiting import wait_until
 
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
@@ -41,9 +41,9 @@ def test_coordinators_that_share_nothing_but_the_secret(tmp_path, monkeypatch):
     secret.chmod(0o600)
     monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     monkeypatch.setenv(SECRET_FILE_VARIABLE, str(secret))
-    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
     folders = [tmp_path / "first", tmp_path / "second"]
-    with contextlib.ExitStack() as running:
+    with reserved_ports(2) as ports, contextlib.ExitStack() as running:
+        places = [f"127.0.0.1:{port}" for port in ports]
         coordinators = [
             running.enter_context(coordinator(place, places, folder))
             for place, folder in zip(places, folders, strict=True)
@@ -70,11 +70,3 @@ def agent(name, places, folder):
 def nodes_of(folder):
     told = deadpool("status", folder, "--json").stdout
     return json.loads(told)["nodes"] if told else []
-
-
-def free_ports(count):
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports

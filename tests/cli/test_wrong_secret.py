@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+from typing import Any
 
 from command import COMMAND, WAITING_SCRIPT, started
 from waiting import wait_until
 
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
+
+
+def refusals(run_dir: RunDir) -> list[dict[str, Any]]:
+    return [event for event in read_events(run_dir.events) if event["what"] == "connection_refused"]
 
 
 def test_both_sides_name_the_secret(tmp_path):
@@ -26,8 +31,8 @@ def test_both_sides_name_the_secret(tmp_path):
             )
         try:
             wait_until(lambda: b"does this node have the job's secret" in said.read_bytes(), "the agent's words")
+            refused = wait_until(lambda: refusals(run_dir), "the coordinator's event")
         finally:
             agent.kill()
             agent.wait()
-        refused = [event for event in read_events(run_dir.events) if event["what"] == "connection_refused"]
-    assert refused and all("does not know the job's secret" in event["reason"] for event in refused)
+    assert all("does not know the job's secret" in event["reason"] for event in refused)

@@ -221,8 +221,8 @@ class SlurmJob:
 
     def assert_nothing_left(self) -> None:
         """Neither in Slurm's queue, nor a process of alice's on any node."""
-        self.until(lambda: self.alice("squeue -h --me") == "", "an empty queue", 60.0)
-        self.until(lambda: self.alices_processes() == "", "the end of all processes of alice", 30.0)
+        self.until(lambda: self.alice("squeue -h --me") == "", "an empty queue")
+        self.until(lambda: self.alices_processes() == "", "the end of all processes of alice")
 
     def alices_processes(self) -> str:
         """Of all nodes: their process ids are below those of the testbed. The command itself is root's."""

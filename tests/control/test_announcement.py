@@ -6,12 +6,14 @@ import asyncio
 import threading
 
 import pytest
+from waiting import wait_until_async
 
 from deadpool.control import announcement
 from deadpool.control.announcement import Announcement
 from deadpool.control.run_dir import RunDir
 from deadpool.protocol.topology import Address
 
+NAME = "deadpool-announcement"
 HERE = Address(host="here", port=1)
 
 
@@ -35,20 +37,14 @@ def folder(tmp_path, monkeypatch):
     folder.answers.set()
 
 
-async def until(ready) -> None:
-    async with asyncio.timeout(60.0):
-        while not ready():
-            await asyncio.sleep(0.01)
-
-
 def test_late_address_is_told_once_and_then_written(folder):
     async def main():
         told = []
         Announcement(folder, HERE, {"tls": "off"}, is_leader=lambda: True, tell=told.append).make()
-        await until(lambda: told)
+        await wait_until_async(lambda: told, "the first event")
         assert not folder.is_known
         folder.answers.set()
-        await until(lambda: len(told) > 1)
+        await wait_until_async(lambda: len(told) > 1, "the second event")
         return [event.what for event in told]
 
     assert asyncio.run(main()) == ["storage_failed", "storage_back"]
@@ -62,7 +58,9 @@ def test_address_of_a_coordinator_that_lost_its_place_meanwhile_is_not_written(f
         made.make()
         leads = False
         folder.answers.set()
-        await until(lambda: not any(each.name == "deadpool-announcement" for each in threading.enumerate()))
+        await wait_until_async(
+            lambda: not any(each.name == NAME for each in threading.enumerate()), "the end of its thread"
+        )
 
     asyncio.run(main())
     assert not folder.is_known and not list(folder.path.glob("job.json*"))

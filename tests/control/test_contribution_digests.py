@@ -6,6 +6,8 @@ import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from waiting import wait_until
+
 from deadpool.control import coded_copies
 from deadpool.control.coded_copies import CodedCopies
 from deadpool.protocol.identity import Generation, Version
@@ -27,10 +29,11 @@ def test_hashed_once_for_all_members(monkeypatch):
     segment = Segment.create("test-digests", GEOMETRY, 1)
     digest = compute_piece_digests(segment.slot(0), GEOMETRY, EXTENT).digest
     seal = Seal(rank=0, version=Version(Generation(1, 1), 1), extent=EXTENT, digest=digest, full=True)
-    two_at_once, computed = threading.Barrier(2), []
+    two_at_once, asking, computed = threading.Barrier(2), [], []
 
     def compute(*arguments):
         computed.append(1)
+        wait_until(lambda: len(asking) == MEMBERS, "all members' questions")
         with contextlib.suppress(threading.BrokenBarrierError):
             two_at_once.wait(0.2)  # a second one would come now
         return compute_piece_digests(*arguments)
@@ -41,7 +44,12 @@ def test_hashed_once_for_all_members(monkeypatch):
         coded = CodedCopies(
             client=client, segment=lambda number: segment, deliver=print, hashers=hashers, note=lambda event: None
         )
-        asked = [movers.submit(coded._digests_of, SLOT, seal, GEOMETRY) for _ in range(MEMBERS)]
+
+        def ask():
+            asking.append(1)
+            return coded._digests_of(SLOT, seal, GEOMETRY)
+
+        asked = [movers.submit(ask) for _ in range(MEMBERS)]
         found = [each.result().digest for each in asked]
     client.close()
     segment.close()

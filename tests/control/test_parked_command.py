@@ -21,13 +21,13 @@ from deadpool.control.parked_keeper import NICENESS, _children, _children_by_par
 from deadpool.protocol.inputs import ParkedWorkEnded
 
 COMMANDS = {
-    "ends on SIGTERM": "echo began; exec sleep 60",
-    "ignores SIGTERM": "trap '' TERM; echo began; while true; do sleep 60; done",
-    "is stopped": "echo began; kill -STOP $$; sleep 60",
-    "has children": "sleep 60 & sleep 60 & (sleep 60 & sleep 60) & echo began; wait",
-    "daemonises": "setsid sh -c 'setsid sh -c \"echo began; exec sleep 61\" &' & sleep 60",
-    "is left by its daemon": "setsid sh -c \"trap '' TERM; echo began; while true; do sleep 61; done\" & exit 0",
-    "forks all the time": "trap '' TERM; echo began; while true; do (trap '' TERM; sleep 60) & sleep 0.02; done",
+    "ends on SIGTERM": "echo began; exec sleep 600",
+    "ignores SIGTERM": "trap '' TERM; echo began; while true; do sleep 600; done",
+    "is stopped": "echo began; kill -STOP $$; sleep 600",
+    "has children": "sleep 6000 & sleep 6000 & (sleep 6000 & sleep 600) & echo began; wait",
+    "daemonises": "setsid sh -c 'setsid sh -c \"echo began; exec sleep 601\" &' & sleep 600",
+    "is left by its daemon": "setsid sh -c \"trap '' TERM; echo began; while true; do sleep 601; done\" & exit 0",
+    "forks all the time": "trap '' TERM; echo began; while true; do (trap '' TERM; sleep 600) & sleep 0.02; done",
 }
 
 OBEDIENT = ("ends on SIGTERM", "has children", "daemonises")
@@ -87,7 +87,7 @@ def test_a_keeper_that_gets_no_cpu_time_leaves_nobody_behind(tmp_path: Path, mon
     monkeypatch.setattr(parked_command, "GRACE_S", 0.02)
 
     async def play() -> None:
-        played = Played("(trap '' TERM; setsid sleep 62) & (sleep 62 & sleep 62) & echo began; wait", tmp_path)
+        played = Played("(trap '' TERM; setsid sleep 602) & (sleep 602 & sleep 602) & echo began; wait", tmp_path)
         played.command.start(1)
         await played.began()
         assert played.command._keeper is not None
@@ -104,7 +104,7 @@ def test_it_is_stopped_where_the_kernel_lists_no_children(tmp_path: Path, monkey
         "from deadpool.control import parked_keeper as keeper; keeper._kernel_lists_children = lambda: False; "
         "keeper._children = lambda pid: []; keeper.main()"
     )
-    command = "setsid sh -c 'setsid sh -c \"echo began; exec sleep 61\" &' & sleep 60"
+    command = "setsid sh -c 'setsid sh -c \"echo began; exec sleep 601\" &' & sleep 600"
     words = [sys.executable, "-c", code, str(LONG_S), str(tmp_path / "log"), command]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as keeper:
         wait_until(lambda: has_begun(tmp_path / "log"), "its first line")
@@ -115,7 +115,7 @@ def test_it_is_stopped_where_the_kernel_lists_no_children(tmp_path: Path, monkey
 
 
 def test_parents_tell_the_same_as_the_kernels_lists() -> None:
-    words = ["sh", "-c", "sleep 60 & sleep 60 & echo began; wait"]
+    words = ["sh", "-c", "sleep 6000 & sleep 6000 & echo began; wait"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0) as process:
         assert process.stdout is not None and process.stdout.readline() == b"began\n"
         found = sorted(_children_by_parent()[process.pid])
@@ -168,7 +168,7 @@ import asyncio
 from pathlib import Path
 from deadpool.control.parked_command import ParkedCommand
 async def main():
-    command = ParkedCommand("setsid sleep 63 & echo began; sleep 63", Path({str(tmp_path / "log")!r}), {{}}, print)
+    command = ParkedCommand("setsid sleep 603 & echo began; sleep 603", Path({str(tmp_path / "log")!r}), {{}}, print)
     command.start(1)
     await asyncio.sleep(600)
 asyncio.run(main())

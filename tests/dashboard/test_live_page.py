@@ -7,31 +7,32 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browsing import COMMAND, NARROW, WIDE, Requests, log_in, text_of, token_of, wait
+from ports import reserved_port
 from waiting import LIMIT_S, wait_until
 
 SCRIPT = Path(__file__).with_name("dashboard_script.py")
 pytestmark = [pytest.mark.thorough, pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as port:
+        yield port
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, port):
     """Three nodes of two ranks and a spare, with the page; its run folder."""
     folder, output = tmp_path / "a run", tmp_path / "output"
     topology = tmp_path / "topology.toml"
     topology.write_text('[racks]\nr0 = ["n0", "n1"]\nr1 = ["n2", "n3"]\n')
-    words = ["run", "--dashboard", f"--dashboard-at=127.0.0.1:{free_port()}", f"--run-dir={folder}", "--nodes=3"]
+    words = ["run", "--dashboard", f"--dashboard-at=127.0.0.1:{port}", f"--run-dir={folder}", "--nodes=3"]
     words += ["--spares=1", "--nproc-per-node=2", f"--topology={topology}", str(SCRIPT)]
     with output.open("wb") as file, subprocess.Popen([*COMMAND, *words], stdout=file, stderr=file) as process:
         yield folder, output

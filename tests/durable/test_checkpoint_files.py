@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from checkpoint_maker import RANKS, RECORDING, MadeRank, finish_task, make_model
 from typer.testing import CliRunner
 
 from deadpool.cli.main import app
+from deadpool.durable import rate
 from deadpool.durable.manifest import MANIFEST, complete_ones, decode_manifest
 from deadpool.durable.part_file import PartWriter, host_buffers
 from deadpool.durable.pieces import data_path, decode_part, part_path, share_out
@@ -155,12 +156,18 @@ def test_old_ones_go_and_every_nth_stays(where):
     assert CliRunner().invoke(app, ["durable", "verify", where]).exit_code == 0
 
 
-def test_bandwidth_is_bounded(where):
-    store = DirectoryStore(Path(where))
-    began = time.monotonic()
-    write_parts(store, 3, bytes_per_s=50_000.0)
+def test_bandwidth_is_bounded(where, monkeypatch):
+    """By a clock on which only the pauses between writes take time."""
+    now, pauses = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(rate, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    write_parts(DirectoryStore(Path(where)), 3, bytes_per_s=50_000.0)
     total = sum(path.stat().st_size for path in (Path(where) / name_of(3)).rglob("*") if path.is_file())
-    assert time.monotonic() - began > 0.9 * total / 50_000.0
+    assert len(pauses) > 1 and sum(pauses) > 0.9 * total / 50_000.0
 
 
 def test_work_is_shared_evenly_and_alike():

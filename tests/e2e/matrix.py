@@ -45,11 +45,14 @@ class Shape:
 
 @dataclass(slots=True)
 class Finding:
-    """What came of one tour; `error` if it could not be done to its end."""
+    """What came of one tour for the cells `of` it; `error` if it could not be done to its end."""
+
+    of: Cell
 
     tour: Tour | None = None
     disturbed: Results | None = None
     undisturbed: Results | None = None
+    failed: str = "the reference"
     error: str | None = None
 
 
@@ -78,7 +81,9 @@ class Matrix:
         if (layout, moment) in CANNOT:
             pytest.skip(CANNOT[layout, moment])
         finding = self._find(cell, extent, new_folder, fork_server)
-        assert finding.error is None, finding.error
+        if finding.error is not None and finding.of != cell:
+            pytest.fail(f"{finding.failed} of this family failed: see {'-'.join(finding.of)}", pytrace=False)
+        assert finding.error is None, f"{finding.failed} failed: {finding.error}"
         assert finding.tour is not None and finding.undisturbed is not None and finding.disturbed is not None
         index = [injection.moment for injection in finding.tour.itinerary.injections].index(moment)
         assert finding.tour.fell(index)
@@ -91,10 +96,11 @@ class Matrix:
         layout, victim, _ = cell
         key = (layout, victim if extent == "all" else "")
         if key not in self._findings:
-            self._findings[key] = found = Finding()
+            self._findings[key] = found = Finding(cell)
             found.tour = Tour(self._itinerary(layout, victim, extent), new_folder(layout), fork_server)
             try:
                 found.undisturbed = found.tour.undisturbed()
+                found.failed = "the tour"
                 found.disturbed = found.tour.run()
             except Exception as error:
                 found.error = f"{type(error).__name__}: {error}"

@@ -2,8 +2,9 @@
 
 E2E_SCENE holds words of the form WHAT@STEP:RANK. `wait` stops the rank at a gate in that step (gates.py), before the
 optimizer: the other ranks meanwhile stand in a collective. `asked` stops it until it was asked to stop at a boundary:
-without it a rank may have passed the boundary that a test counts on before the order comes. `raise` is a bug in the
-user's code. Step -1 is before the first line of the workload, step LOADING is where a newcomer loads its state.
+without it a rank may have passed the boundary that a test counts on before the order comes. `room` stops it until a
+slot is free for the version that the step ends in. `raise` is a bug in the user's code. Step -1 is before the first
+line of the workload, step LOADING is where a newcomer loads its state, step ENDED is after the last line.
 
 Only the first time that the step is done: `stop` is a process that the system has stopped, `loop` one that computes for
 ever, `late` one that computes until it is told to come to rest, `pause` one that waits at a gate and said so, `break`
@@ -23,10 +24,11 @@ import torch
 
 from deadpool.trainer import current
 from deadpool.workload import gpt, train
+from deadpool.workload.jitter import pause
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])
-LOADING = 1000
+LOADING, ENDED = 1000, 2000
 DEVICE_ERROR = "CUDA error: device-side assert triggered"
 
 
@@ -45,6 +47,14 @@ def _wait_until_asked(step: int) -> None:
     core = current.job.session.core
     if gates.folder() is not None:
         gates.wait_for(lambda: core._stop is not None or core.is_aborted)
+        pause(f"asked in step {step}")
+
+
+def _wait_for_room(step: int) -> None:
+    """Once the version of this step has its slot, the next one takes what is free."""
+    assert current.job is not None
+    core = current.job.session.core
+    gates.wait_for(lambda: core.has_slots or core.is_aborted)
 
 
 def _raise(step: int) -> None:
@@ -103,6 +113,7 @@ ALWAYS = {
     "say": _say,
     "wait": gates.wait_at,
     "asked": _wait_until_asked,
+    "room": _wait_for_room,
     "raise": _raise,
     "broken": _break_device,
     "die": _die,
@@ -126,3 +137,4 @@ if __name__ == "__main__":
     act(-1)
     train.Batches = Batches  # type: ignore[misc]
     train.main()
+    act(ENDED)

@@ -10,7 +10,7 @@ import torch
 
 import deadpool
 
-STEPS = 200
+STEPS = 300
 LATE_S = 0.1
 IS_SLOW = os.environ.get("DEADPOOL_TRAINER", "").startswith("n1.")
 

@@ -39,6 +39,7 @@ NOISE = [
 ]  # in every run: equal losses prove that the state of the RNG came back too
 SCENE = Path(__file__).with_name("scene.py")
 LOADING = 1000  # the gate of scene.py at which a newcomer stands while it loads its state
+ENDED = 2000  # and the one after the script's last line
 
 
 def workload(layout: str, *more: str) -> list[str]:

@@ -119,8 +119,12 @@ def test_agent_told_to_end_hands_over_its_ranks(make_stage, play):
 
 @pytest.mark.thorough
 def test_slow_node_is_named_and_replaced(tmp_path, fork_server):
-    config = JobConfig(nodes=3, spares=1, node_timeout_s=2.0, **EVERY_STEP).checked()
-    stage = Stage(config, "", "", tmp_path / "job", fork_server, SLOW_SCRIPT, [])
+    """The job cannot pass step 200 before the order is there. It takes a few more steps to leave at a boundary."""
+    config = JobConfig(nodes=3, spares=1, node_timeout_s=3.0, **EVERY_STEP).checked()
+    stage = Stage(config, "", "wait@200:1", tmp_path / "job", fork_server, SLOW_SCRIPT, [])
+
+    def is_ordered() -> bool:
+        return (stage.status()["drain"] or {}).get("stage") == "stopping" or bool(stage.events("left"))
 
     def during(_):
         stage.trial.await_event("straggler")
@@ -128,8 +132,11 @@ def test_slow_node_is_named_and_replaced(tmp_path, fork_server):
         assert told["node"] == "n1" and told["factor"] > 2 and told["own_s"] > 0.1 > told["usual_s"]
         run_dir = stage.trial.job.run_dir.path
         command = [sys.executable, "-m", "deadpool.cli.main", "replace", str(run_dir), "--straggler"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-        assert done.returncode == 0 and done.stdout.startswith("node n1 worked"), done
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as replacing:
+            stage.trial.await_true(is_ordered, "the order to leave")
+            stage.open_gate(200)
+            told_then, _ = replacing.communicate(timeout=LIMIT_S)
+        assert replacing.returncode == 0 and told_then.startswith("node n1 worked"), told_then
         assert_left_well(stage, "n1")
 
     results = stage.trial.run(during)

@@ -10,6 +10,9 @@ from deadpool.config import JobConfig
 from deadpool.workload.results import differences
 
 DESTROY = Path(__file__).with_name("destroy_script.py")
+NODE_TIMEOUT_S = 3.0
+"""An agent that waits for its turn on a busy machine must not be lost. The silence of a trainer is counted in
+heartbeats, so this test lasts as long as two times 60 of them."""
 DEAF_END = Path(__file__).with_name("deaf_end_script.py")
 
 
@@ -27,7 +30,7 @@ def test_groups_destroyed_at_the_end_of_main(tmp_path, fork_server):
 
 def test_rank_that_stands_still_with_pythons_lock_held(tmp_path, fork_server):
     """Nothing in the process can run, so its agent ends it. The script had destroyed its groups: it has not failed."""
-    config = JobConfig(nodes=2, spares=0, node_timeout_s=1.0, **EVERY_STEP).checked()
+    config = JobConfig(nodes=2, spares=0, node_timeout_s=NODE_TIMEOUT_S, **EVERY_STEP).checked()
     stage = Stage(config, "", "", tmp_path / "job", fork_server, script=DEAF_END, arguments=[])
     stage.trial.run()
     (stuck,) = stage.events("stuck_at_end")

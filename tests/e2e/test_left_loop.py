@@ -18,6 +18,7 @@ from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("left_loop_script.py")
 LAST, STEPS = 4, 8
+HANG_S = 20.0  # far longer than a step takes, also on a machine that is slow and busy
 AFTER_LOOP, IN_EVALUATION = 100, 50  # see left_loop_script.py
 
 
@@ -103,7 +104,7 @@ def test_rehearsal_that_leaves_its_loop_does_nothing_after_it(make_stage):
 
 def test_rank_that_leaves_alone_is_found_to_be_waited_for(make_stage):
     """Its script is over, so it pauses no more, and the other rank waits for a collective that never comes."""
-    stage = make_stage("alone", "", spares=0, hang_timeout_s=5.0)
+    stage = make_stage("alone", "", spares=0, hang_timeout_s=HANG_S)
     results = stage.trial.run()
     (fault,) = stage.events("fault")
     assert fault["ranks"] == []

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from deadpool.workload.harness import LIMIT_S
 
@@ -42,4 +44,9 @@ def test_rank_that_moved_is_followed_lines_are_structured_and_a_hook_is_called(m
     )
     of_agents = [each for each in lines if each["process"] == "agent" and each.get("cause") == "fault-1"]
     assert {"unwound", "resumed"} <= {each["what"] for each in of_agents}
-    assert json.loads((tmp_path / "told").read_text())["cause"] == "fault-1"
+    told = wait_until(lambda: read_if_there(tmp_path / "told"), "what the hook was told")
+    assert json.loads(told)["cause"] == "fault-1"
+
+
+def read_if_there(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

@@ -79,7 +79,7 @@ def test_torch_that_cannot_be_used_ends_the_job_with_a_sentence(tmp_path):
     ]
     script = Path(__file__).with_name("unknown_torch.py")
     done = subprocess.run(
-        [*command, str(script)], stdin=subprocess.DEVNULL, capture_output=True, timeout=100, env=environment
+        [*command, str(script)], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, env=environment
     )
     assert done.returncode != 0
     told = done.stdout.decode() + done.stderr.decode()

@@ -12,13 +12,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stage import EVERY_STEP, STEPS, Stage, workload
+from stage import ENDED, EVERY_STEP, STEPS, Stage, workload
 
 from deadpool.config import JobConfig
 from deadpool.durable.manifest import Manifest, complete_ones
 from deadpool.durable.store import open_store
 from deadpool.workload.harness import LIMIT_S
 
+LAST_VERSION_COMES = " ".join(
+    f"{what}@{step}:{rank}"
+    for what, step in (("wait", STEPS - 1), ("room", STEPS - 1), ("wait", ENDED))
+    for rank in (0, 1)
+)
+"""All ranks stand in the last step until its version is committed and the next one has room, and then after their loop
+until that one is committed too: else it might find no free slot, or the job be over first."""
 AT = 4
 """The step in which a rank stands at a gate, while everybody is asked how far the job is. Then its node is killed."""
 
@@ -42,17 +49,25 @@ def test_all_places_tell_the_same_number_for_the_same_moment(play, fork_server, 
     settings = {"durable": str(where), "durable_every": "1h", "durable_nice": 0, **EVERY_STEP}
     config = JobConfig(nodes=2, spares=1, **settings).checked()
     words = [*workload("ddp"), "--journal"]
-    stage = Stage(config, "ddp", f"wait@{AT}:1", tmp_path / "job", fork_server, arguments=words)
+    stage = Stage(config, "ddp", f"wait@{AT}:1 {LAST_VERSION_COMES}", tmp_path / "job", fork_server, arguments=words)
     run = stage.trial.job.run_dir.path
+
+    def journal_is_written() -> bool:
+        return journal_of(run) == list(range(AT))
 
     def during() -> None:
         stage.await_gate(AT)
         stage.await_committed(AT)
         stage.trial.await_true(lambda: reached(stage.status()), "heartbeats of both ranks")
+        stage.trial.await_true(journal_is_written, "the journal of all steps that are final")
         shows_where_the_job_is(run, stage.status())
         names_the_checkpoint(run, where)
         refuses_what_is_past(run)
         stage.kill_node_at_gate("n1", AT)
+        stage.open_committed_gate(STEPS - 1)
+        stage.await_gate(ENDED)
+        stage.await_committed(STEPS)
+        stage.open_gate(ENDED)
 
     play(stage, during)
     tells_where_it_resumed(stage)
@@ -64,11 +79,10 @@ def reached(status: dict[str, Any]) -> bool:
 
 
 def shows_where_the_job_is(run: Path, status: dict[str, Any]) -> None:
-    """The step that the loop is in, which is as many as are completed; the journal has those before it."""
+    """The step that the loop is in, which is as many as are completed."""
     assert (status["step"], status["watermark"], status["lag_steps"]) == (AT, AT, 0)
     words = deadpool("status", run).stdout
     assert f"at step {AT} ({AT} steps are completed)" in words and f"every copy of version {AT} is in place" in words
-    assert journal_of(run) == list(range(AT))
 
 
 def names_the_checkpoint(run: Path, where: Path) -> None:

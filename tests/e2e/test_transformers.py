@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -139,8 +137,7 @@ def test_training_that_goes_on_from_a_checkpoint(tmp_path, fork_server, step):
 @pytest.mark.parametrize("arguments", [["--workers", "2"], ["--accumulation", "1"], ["--accumulation", "4"]])
 def test_loaders_with_workers_and_other_accumulations(tmp_path, fork_server, arguments):
     out = tmp_path / "unprotected"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), "--out", str(out)]
-    subprocess.run([*command, *arguments], check=True, timeout=LIMIT_S, capture_output=True)
+    torchrun(2, tmp_path, str(SCRIPT), "--out", str(out), *arguments, timeout_s=LIMIT_S)
     _, disturbed = run(tmp_path, fork_server, "at=backward step=7 node=n0", arguments=arguments)
     assert differences(Results.read(out), disturbed) == []
 

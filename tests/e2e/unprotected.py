@@ -8,10 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+
+from ports import reserved_port
 
 PRELOAD = [
     "deadpool.workload.plain_torch",
@@ -41,20 +42,20 @@ def run_ranks(
     deadline_s: float = _DEADLINE_S,
 ) -> None:
     """To the end of all ranks; AssertionError with what they said if one fails, or does not end in time."""
-    port = _free_port()
-    ranks = [
-        _context.Process(
-            target=_be_rank, args=(str(script), arguments, rank, world_size, port, str(console), variables or {})
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
-    ends_at = time.monotonic() + deadline_s
-    for process in ranks:
-        process.join(max(0.0, ends_at - time.monotonic()))
-    codes = [process.exitcode for process in ranks]
-    _end(ranks)
+    with reserved_port() as port:
+        ranks = [
+            _context.Process(
+                target=_be_rank, args=(str(script), arguments, rank, world_size, port, str(console), variables or {})
+            )
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
+        ends_at = time.monotonic() + deadline_s
+        for process in ranks:
+            process.join(max(0.0, ends_at - time.monotonic()))
+        codes = [process.exitcode for process in ranks]
+        _end(ranks)
     late = [rank for rank, code in enumerate(codes) if code is None]
     told = (
         f"ranks {late} had not ended after {deadline_s:g} s and were killed, their stacks are below; " if late else ""
@@ -103,9 +104,3 @@ def _be_rank(
 
     torch.set_num_threads(1)
     run_to_end(script, arguments)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from ports import reserved_port
 from records import progress, recovery, start
 
 from deadpool.config import JobConfig
@@ -24,21 +25,16 @@ parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_clie
 RECORDS = [*start(), progress(110.0, step=12, overhead=0.01, overhead_error=0.002), *recovery(120.0, number=1)]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def scraped(collector) -> dict[str, float]:
     """Samples by name with labels, after one real request."""
-    port = free_port()
-    endpoint = Endpoint("127.0.0.1", port)
-    assert endpoint.start(collector) is None
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
-            text = answer.read().decode()
-    finally:
-        endpoint.close()
+    with reserved_port() as port:
+        endpoint = Endpoint("127.0.0.1", port)
+        assert endpoint.start(collector) is None
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
+                text = answer.read().decode()
+        finally:
+            endpoint.close()
     found = {}
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:

@@ -97,12 +97,19 @@ def test_recovery_after_a_takeover_is_lost_time_though_no_fault_was_seen():
 def test_four_thousand_ranks_fold_fast():
     """Per event as with few ranks: each is looked at once."""
     few, many = recovery(200.0, number=1, ranks=64), recovery(200.0, number=1, ranks=4096)
-    began = time.process_time()
-    for _ in range(8):
-        folded([*start(), *few])
-    middle = time.process_time()
     assert folded([*start(), *many]).recoveries.recoveries["node"] == 1
-    assert time.process_time() - middle < 40 * (middle - began)  # 8 times as many events; 512 times if quadratic
+    of_few, of_many = (least_cpu_s(lambda each=each: folded([*start(), *each])) for each in (few, many))
+    assert of_many < 320 * of_few  # 64 times as many events; 4096 times if quadratic
+
+
+def least_cpu_s(work) -> float:
+    """Of several attempts: what else the machine does only adds to it."""
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        work()
+        took.append(time.process_time() - began)
+    return min(took)
 
 
 def test_log_is_read_on_and_whole_lines_only(tmp_path):

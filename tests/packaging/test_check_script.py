@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 THROTTLE = [sys.executable, str(ROOT / "scripts" / "throttle.py")]
@@ -32,53 +32,58 @@ print(json.dumps({"cores": len(os.sched_getaffinity(0)), "cgroups": [path for _,
     ],
 )
 def test_what_it_does_not_know_is_refused(words, sentence):
-    done = subprocess.run([ROOT / "scripts" / "check", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([ROOT / "scripts" / "check", *words], capture_output=True, text=True, timeout=LIMIT_S)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"scripts/check: {sentence}\n")
 
 
-def groups() -> set[Path]:
-    return set(Path("/sys/fs/cgroup").glob("**/deadpool-check-*"))
+def groups_of(throttle: subprocess.Popen[str]) -> list[Path]:
+    """Other checks on this machine have theirs."""
+    return list(Path("/sys/fs/cgroup").glob(f"**/deadpool-check-{throttle.pid}"))
+
+
+def run_slowly(*command: str) -> tuple[int, str, str]:
+    """Its exit code and what it said. It has left no group."""
+    words = [*THROTTLE, *command]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said, complained = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+    assert groups_of(process) == []
+    return process.returncode, said, complained
 
 
 def test_a_slow_command_has_less_than_the_machine_and_leaves_no_group():
-    before = groups()
-    done = subprocess.run([*THROTTLE, sys.executable, "-c", FACTS], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    way, facts = done.stdout.splitlines()
+    code, said, complained = run_slowly(sys.executable, "-c", FACTS)
+    assert code == 0, complained
+    way, facts = said.splitlines()
     assert way.startswith("== speed: ")
     found = json.loads(facts)
     assert found["cores"] == 1 or any("deadpool-check-" in path for path in found["cgroups"])
-    assert groups() <= before
 
 
 def test_the_exit_code_of_a_slow_command_is_its_own():
-    before = groups()
-    assert subprocess.run([*THROTTLE, "sh", "-c", "exit 5"], timeout=60, stdout=subprocess.DEVNULL).returncode == 5
-    assert groups() <= before
+    assert run_slowly("sh", "-c", "exit 5")[0] == 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_slow_command_and_its_group(tmp_path, number):
     """As a terminal does it: every process of the foreground gets the signal."""
-    before = groups()
     started = tmp_path / "started"
-    command = [*THROTTLE, "sh", "-c", 'touch "$0"; exec sleep 600', str(started)]
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+    command = [*THROTTLE, "sh", "-c", 'touch "$0"; exec sleep 6000', str(started)]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, text=True)
     wait_until(started.exists, "the start of the command")
     os.killpg(process.pid, number)
-    assert process.wait(60) == 128 + number
-    assert groups() <= before
+    assert process.wait(LIMIT_S) == 128 + number
+    assert groups_of(process) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a cgroup, which is left when a process stays in it")
 def test_what_a_slow_command_leaves_running_is_named_and_moved_out(tmp_path):
-    before = groups()
-    command = [*THROTTLE, "sh", "-c", 'sleep 600 >/dev/null 2>&1 & echo "$!"']
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    pid = done.stdout.split()[-1]
+    _, said, complained = run_slowly("sh", "-c", 'sleep 6000 >/dev/null 2>&1 & echo "$!"')
+    pid = said.split()[-1]
     try:
-        assert groups() <= before
-        assert (f"still running at the end: processes {pid}" in done.stderr) == ("cgroup /" in done.stdout)
+        assert (f"still running at the end: processes {pid}" in complained) == ("cgroup /" in said)
     finally:
         os.kill(int(pid), signal.SIGKILL)
 

@@ -37,7 +37,7 @@ TRANSFER = b"t" * 16
 WAIT_S = 300.0
 DEADLINE_S = 60.0
 """Of streams between peers that are well: no machine is so slow that they seem silent."""
-SILENCE_S = 2.0
+SILENCE_S = 4.0
 """Of streams to a peer that falls silent: tests wait for it, and a handshake ends within it."""
 
 

@@ -66,7 +66,9 @@ def test_watcher_hears_leading_bytes_from_nothing_to_all(make_owner, make_holder
     for name, size in (("unique", EXTENT.unique_bytes), ("replica", EXTENT.replica_bytes)):
         counts = [count for where, count in reports if where == name]
         assert counts == sorted(counts) and counts[-1] == size
-        assert len(counts) > 2  # there are several reports, though a late first piece delays the count
+        assert (
+            streams > 1 or len(counts) > 2
+        )  # several reports; of two streams the one with the first piece may be last
         assert all(count % PIECE_BYTES == 0 for count in counts[:-1])
 
 

@@ -8,7 +8,18 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from snapshot_nodes import GENERATION, GEOMETRY, MEMBER, SILENCE_S, WAIT_S, Owner, greeted, pull_request, push_request
+from snapshot_nodes import (
+    DEADLINE_S,
+    GENERATION,
+    GEOMETRY,
+    MEMBER,
+    SILENCE_S,
+    WAIT_S,
+    Owner,
+    greeted,
+    pull_request,
+    push_request,
+)
 
 from deadpool.errors import TransferError
 from deadpool.snapshot.arena import Segment
@@ -104,6 +115,7 @@ def test_member_that_sends_a_frame_byte_by_byte_is_given_up(make_owner, make_hol
         with pytest.raises(TransferError, match=r"closed the connection|reset"):
             stream.receive()
         stream.close()
+    holder.server.use_deadline(DEADLINE_S)  # whoever is only slow because the machine is busy is not given up
     push_to(client, holder.address, owner)
 
 

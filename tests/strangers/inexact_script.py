@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import deadpool
+from deadpool.workload.jitter import pause
 
 WIDTH, BATCH, STEPS = 8, 4, 8
 
@@ -49,8 +50,10 @@ class Script:
     def wait_at_gate(self, step) -> None:
         """In step 3 all ranks wait until the test has seen what a rehearsal did."""
         if self.gate is not None and step.number == 3 and not step.dry:
+            pause("before the gate")
             while not self.gate.exists():
                 time.sleep(0.05)
+            pause("after the gate")
 
     def die(self, step, at: int = 5) -> None:
         """Rank 1 ends itself once."""

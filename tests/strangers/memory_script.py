@@ -21,6 +21,7 @@ import torch.nn.utils.prune
 from torch import Tensor, nn
 
 import deadpool
+from deadpool.workload.jitter import pause
 
 WIDTH, BATCH, STEPS, VICTIM, FATAL, LATER = 8, 4, 9, 1, 5, 3
 
@@ -51,8 +52,10 @@ class Job:
     def at(self, moment: str, number: int) -> None:
         """Every rank comes here in each step. The victim goes no further in one of them."""
         if (self.rank, number, self.moment) == (VICTIM, FATAL, moment) and self.marker and not self.marker.exists():
+            pause("before the gate")
             while not self.marker.with_name("gate").exists():
                 time.sleep(0.01)
+            pause("after the gate")
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(torch.zeros(1))

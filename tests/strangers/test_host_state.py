@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from host_state_script import KINDS, MOMENTS
+from waiting import LIMIT_S
 
 from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.config import JobConfig
@@ -16,11 +17,10 @@ from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("host_state_script.py")
 RANKS = 3
-_LIMIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def expected(tmp_path_factory, shared):
     def run(kinds: tuple[str, ...]) -> Path:
         folder = tmp_path_factory.mktemp("expected")
         arguments = [*kinds, "--out", str(folder)]
-        code = shared.references.run(SCRIPT, arguments, RANKS, folder / "console.log", _LIMIT_S)
+        code = shared.references.run(SCRIPT, arguments, RANKS, folder / "console.log", LIMIT_S)
         assert code == 0, (folder / "console.log").read_text()
         return folder
 
@@ -75,7 +75,7 @@ def _require_exact(kinds: list[str], moment: str, folder: Path, fork_server, exp
 
 def _run_with_fault(kinds: list[str], moment: str, folder: Path, fork_server) -> None:
     job = LocalJob(
-        JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=120.0).checked(),
+        JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=LIMIT_S).checked(),
         RunDir.create(folder / "run"),
         [
             *(str(SCRIPT), *kinds, "--moment", moment),
@@ -86,7 +86,7 @@ def _run_with_fault(kinds: list[str], moment: str, folder: Path, fork_server) ->
     )
     with running(job):
         try:
-            code = job.wait(_LIMIT_S)
+            code = job.wait(2 * LIMIT_S)
         except subprocess.TimeoutExpired:
             code = -1
     if code:

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 SCRIPT = Path(__file__).with_name("inexact_script.py")
-_LIMIT_S = 120.0
 _thorough = pytest.mark.thorough
 
 
@@ -33,7 +32,7 @@ def run(
     (folder / "out").mkdir(exist_ok=True)
     gated = [] if gate is None else ["--gate", str(folder / "gate")]
     job = LocalJob(
-        JobConfig(**{"nodes": 2, "hang_timeout_s": 60.0, **settings}).checked(),
+        JobConfig(**{"nodes": 2, "hang_timeout_s": LIMIT_S, **settings}).checked(),
         RunDir.create(folder / "run"),
         [str(SCRIPT), kind, "--out", str(folder / "out"), *gated, *more],
         quiet=True,
@@ -44,7 +43,7 @@ def run(
             wait_until(lambda: gate(_events(folder)), "what opens the gate")
             (folder / "gate").touch()
         try:
-            code = job.wait(_LIMIT_S)
+            code = job.wait(2 * LIMIT_S)
         except subprocess.TimeoutExpired:
             code = -1
     return code, _events(folder)

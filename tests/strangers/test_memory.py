@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.cli.job_client import ask
@@ -16,12 +16,11 @@ from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("memory_script.py")
 RANKS = 3
 CHANGED = 4  # the first version behind the step in which scripts exchange something (memory_script.py)
-_LIMIT_S = 300.0
 _QUICK = {("flatopt", "mid"), ("emaswap", "post"), ("numpywrite", "mid"), ("headreset", "mid")}
 _EXACT = (
     *("flatgrad", "held", "graphlike", "flatopt", "emaswap", "moco", "v2p", "dataassign", "datasub", "numpywrite"),
@@ -39,7 +38,7 @@ def _cells() -> list[object]:
 @pytest.mark.parametrize(("case", "moment"), _cells())
 def test_the_boundary_comes_back(case, moment, tmp_path, shared):
     arguments = [case, "--out", str(tmp_path / "expected")]
-    code = shared.references.run(SCRIPT, arguments, RANKS, tmp_path / "console.log", _LIMIT_S)
+    code = shared.references.run(SCRIPT, arguments, RANKS, tmp_path / "console.log", LIMIT_S)
     assert code == 0, (tmp_path / "console.log").read_text()
     code, console, events = _run_with_a_fault(case, moment, tmp_path, shared)
     assert code == 0, console
@@ -89,7 +88,7 @@ def _run_with_a_fault(
     given: else a recovery may go back further."""
     arguments = [case, "--moment", moment, "--out", str(folder / "found"), "--marker", str(folder / "victim")]
     job = LocalJob(
-        JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=120.0).checked(),
+        JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=LIMIT_S).checked(),
         RunDir.create(folder / "run"),
         [str(SCRIPT), *arguments],
         quiet=True,
@@ -100,7 +99,7 @@ def _run_with_a_fault(
             wait_until(lambda: _watermark(job) >= committed, f"version {committed}")
         (folder / "gate").touch()
         try:
-            code = job.wait(_LIMIT_S)
+            code = job.wait(2 * LIMIT_S)
         except subprocess.TimeoutExpired:
             code = -1
     run = folder / "run"

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT_S
 
 from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.config import JobConfig
@@ -14,11 +15,10 @@ from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool.events import read_events
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("odd_steps_script.py")
 RANKS = 3
-_LIMIT_S = 300.0
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ _LIMIT_S = 300.0
 )
 def test_odd_steps(case, tmp_path, shared):
     code = shared.references.run(
-        SCRIPT, [case, "--out", str(tmp_path / "expected")], RANKS, tmp_path / "console.log", _LIMIT_S
+        SCRIPT, [case, "--out", str(tmp_path / "expected")], RANKS, tmp_path / "console.log", LIMIT_S
     )
     assert code == 0, (tmp_path / "console.log").read_text()
     _run_with_faults(case, tmp_path, shared)
@@ -45,7 +45,7 @@ def test_odd_steps(case, tmp_path, shared):
 
 def _run_with_faults(case: str, folder: Path, shared) -> None:
     job = LocalJob(
-        JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=120.0).checked(),
+        JobConfig(nodes=RANKS, overhead_budget=0.0, hang_timeout_s=LIMIT_S).checked(),
         RunDir.create(folder / "run"),
         [str(SCRIPT), case, "--out", str(folder / "found"), "--marker", str(folder / "victim")],
         quiet=True,
@@ -53,7 +53,7 @@ def _run_with_faults(case: str, folder: Path, shared) -> None:
     )
     with running(job):
         try:
-            code = job.wait(_LIMIT_S)
+            code = job.wait(2 * LIMIT_S)
         except subprocess.TimeoutExpired:
             code = -1
     if code:

@@ -9,6 +9,7 @@ import torch
 from capture_stage import Stage
 from device_twin import DeviceTwin
 from test_late_device import in_thread, poor_budget
+from waiting import LIMIT_S
 
 from deadpool.protocol.messages import Captured, Missed
 from deadpool.protocol.trainer_core import NO_SLOT
@@ -83,7 +84,7 @@ def test_host_does_not_wait_for_a_device_that_has_not_come_to_the_boundary(make_
     twin.computing = True
     stage.end_step()
     settled = in_thread(stage.job.capturer.settle)
-    settled.join(20.0)
+    settled.join(LIMIT_S)
     assert not settled.is_alive() and stage.missed() == [1, 2]
 
 

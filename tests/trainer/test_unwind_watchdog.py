@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from waiting import LIMIT_S, wait_until
 
-from deadpool.trainer.unwind_watchdog import STILL_S, UnwindWatchdog, is_inside_torch, where_script_stands
+from deadpool.trainer.unwind_watchdog import _SAMPLE_S, STILL_S, UnwindWatchdog, is_inside_torch, where_script_stands
 
 STUCK, WELL = 75, 0
 FORKS = """
@@ -32,13 +31,37 @@ print(json.dumps({name: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for nam
 """
 """Runs programs at once, and imports torch for all of them."""
 PROGRAM = """
+{lives}
 watch = UnwindWatchdog(lambda seconds: os._exit({stuck}))
+watch._unwound = Counted()
 watch.stepped({step_s})
 fence = Generation(1, 2)
 watch.begin(fence)
-threading.Timer({life_s}, lambda: os._exit({well})).start()
+threading.Thread(target={life}, daemon=True).start()
 {main}
 """
+LIVES = """
+samples = []
+
+
+class Counted(threading.Event):
+    def wait(self, timeout=None):
+        samples.append(timeout)
+        return super().wait(timeout)
+
+
+def live_until_it_was_watched():
+    while len(samples) < {samples} and any(each.name == "deadpool-unwind-watch" for each in threading.enumerate()):
+        time.sleep(0.05)
+    os._exit({well})
+
+
+def live_until_it_is_found():
+    time.sleep({limit_s})
+    os._exit({well})
+"""
+WATCHED = int(3 * STILL_S / _SAMPLE_S)
+"""Samples that are enough to find a main thread stuck three times."""
 INSIDE_TORCH = "torch.futures.Future().wait()"
 BESIDE_A_DEVICE = f"torch.accelerator.is_available = lambda: True; {INSIDE_TORCH}"
 BESIDE_A_THREAD = f"""
@@ -103,9 +126,11 @@ def test_quick_steps_do_not_make_it_impatient():
 
 
 def program(main: str, code: int, step_s: float = 0.0) -> str:
-    """One that is stuck is found so, however slow the machine is. Another one lives for twice as long as that takes."""
-    life_s = LIMIT_S if code == STUCK else 2 * STILL_S
-    return textwrap.dedent(PROGRAM).format(stuck=STUCK, well=WELL, main=main, step_s=step_s, life_s=life_s)
+    """One that is stuck is found so, however slow the machine is. Another one lives until it was watched for so many
+    samples, or is watched no more."""
+    lives = LIVES.format(samples=WATCHED, limit_s=LIMIT_S, well=WELL)
+    life = "live_until_it_is_found" if code == STUCK else "live_until_it_was_watched"
+    return PROGRAM.format(stuck=STUCK, lives=lives, life=life, main=main, step_s=step_s)
 
 
 @pytest.mark.parametrize(("step_s", "silent_s", "tells"), [(1.0, 30.0, True), (1.0, 10.0, False), (10.0, 30.0, False)])

@@ -34,7 +34,7 @@ def ephemeral() -> Tls:
 async def talk(server: Credentials, client: Credentials) -> None:
     front = Front(server)
     async with listening(front) as address:
-        link = await connect(address, client, patience_s=10.0)
+        link = await connect(address, client, patience_s=LIMIT_S)
         link.send(STATUS)
         assert await anext((await front.links.get()).messages()) == STATUS
         link.abort()
@@ -70,7 +70,7 @@ def test_who_speaks_without_tls_is_refused_and_learns_nothing(ephemeral):
             heard = await heard_by_stranger(address, hello)
             assert hello[:7] not in heard and len(heard) < 20, "an alert of TLS, no hello"
             with pytest.raises(WireError):
-                await connect(address, Credentials(SECRET), patience_s=10.0)
+                await connect(address, Credentials(SECRET), patience_s=LIMIT_S)
             assert front.links.empty()
 
     asyncio.run(scenario())
@@ -109,7 +109,7 @@ def test_man_in_the_middle_is_noticed_by_the_server_and_the_client(ephemeral):
         front = Front(Credentials(SECRET, ephemeral))
         async with listening(front) as address, man_in_the_middle(address, middle, asking) as trap:
             with pytest.raises(WireError):
-                await connect(trap, Credentials(SECRET, asking), patience_s=10.0)
+                await connect(trap, Credentials(SECRET, asking), patience_s=LIMIT_S)
             assert "does not know the job's secret" in await front.refusals.get()
             assert front.links.empty()
 
@@ -157,7 +157,7 @@ def test_without_the_package_ephemeral_certificates_are_refused_with_what_to_ins
         "try: load_tls('ephemeral', serving=True)\n"
         "except ConfigError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S)
     assert "torch-deadpool[tls]" in done.stdout, done.stderr
 
 

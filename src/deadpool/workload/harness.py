@@ -94,9 +94,12 @@ class WorkloadTrial:
         self.await_true(lambda: sum(e["what"] == what for e in self.events()) >= count, f"event {what}", timeout_s)
 
     def await_true(self, ready: Callable[[], bool], what: str, timeout_s: float = LIMIT_S) -> None:
+        """If the job has ended, it is asked once more: what came right before the end has come."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             if self.job.poll() is not None:
+                if ready():
+                    break
                 raise JobFailed(f"the job ended while waiting for {what}:\n{self._last_lines()}")
             if time.monotonic() > deadline:
                 raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self._last_lines()}")

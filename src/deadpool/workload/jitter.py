@@ -6,6 +6,7 @@ so that a run that fails can be repeated; no test may depend on how long one is.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -21,6 +22,12 @@ def pause(where: str) -> None:
     """Sleeps from 0 to LONGEST_S, if delays are asked for."""
     if seed := os.environ.get(VARIABLE):
         time.sleep(delay_s(seed, where))
+
+
+async def pause_async(where: str) -> None:
+    """The same where others have to run on in the same event loop."""
+    if seed := os.environ.get(VARIABLE):
+        await asyncio.sleep(delay_s(seed, where))
 
 
 def delay_s(seed: str, where: str) -> float:

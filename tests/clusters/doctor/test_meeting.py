@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from patient import Examined, needs, needs_faketime, needs_root, shifted
-from street import PORT, Street, street
+from street import LINKS, PORT, Street, street
 
 import deadpool
 from deadpool.child_processes import end_with_parent
@@ -37,9 +37,7 @@ def test_nothing_is_found_at_sound_nodes(three, tls):
     if tls != "off":
         pytest.importorskip("cryptography")
     sound = three.found(more={f"n{number}": {"DEADPOOL_TLS": tls} for number in (1, 2, 3)})
-    # The links of namespaces are as quick as this machine's processors have time: on a busy one they may be slow.
-    slow = [each for each in sound.of() if each["check"] == "bandwidth"]
-    assert (sound.code, sound.of(), sound.of("could not look")) == (int(bool(slow)), slow, [])
+    assert (sound.code, sound.of(), sound.of("could not look")) == (0, [], [])
     assert [node["node"] for node in sound.told["nodes"]] == ["n1", "n2", "n3"]
     pairs = {(link["from"], link["to"]) for link in sound.told["links"]}
     assert len(pairs) == 6 and all(link["gbps"] > 0 for link in sound.told["links"])
@@ -67,7 +65,7 @@ def test_meeting_place_that_cannot_be_reached(three):
         "nft add table ip f; nft add chain ip f in '{ type filter hook input priority 0; }'; "
         f"nft add rule ip f in 'ip saddr 10.97.0.3 tcp dport {PORT} drop'"
     )
-    told = three.meet(wait_s=12.0)
+    told = three.meet(wait_s=60.0)
     assert [told[name][0] for name in ("n1", "n2", "n3")] == [1, 1, 1]
     away = Examined(*told["n3"]).only
     assert away["check"] == "ports" and f"the meeting place 10.97.0.1:{PORT} does not answer" in away["what"]
@@ -83,7 +81,7 @@ def test_meeting_place_that_cannot_be_reached(three):
 def test_link_that_is_limited(three):
     """20 Mbit/s for what leaves n2."""
     three["n2"].run("tc qdisc add dev eth0 root tbf rate 20mbit burst 32k latency 50ms")
-    found = three.found()
+    found = three.found(besides="")
     assert {each["check"] for each in found.of()} == {"bandwidth"}
     assert [each["node"] for each in found.of()] == ["n2", "n2"], found.told
     assert "bytes pass from n2 to n" in found.of()[0]["what"]
@@ -103,11 +101,11 @@ def test_bound_that_no_link_here_reaches(three):
 @needs_faketime
 @pytest.mark.parametrize("wrong", ["n1", "n2"])
 def test_clock_that_is_ahead(three, wrong):
-    """Also if it is that of the node that asks."""
-    found = three.found(before={wrong: shifted("+10s")}).only
+    """Also if it is that of the node that asks. By much more than an answer may take on a busy machine."""
+    found = three.found(before={wrong: shifted("+1000s")}).only
     assert (found["check"], found["node"]) == ("clock", wrong)
     ahead = float(found["what"].removeprefix("its clock is ").split()[0])
-    assert 9 < ahead < 11 and "ahead of that of the other nodes" in found["what"]
+    assert 900 < ahead < 1100 and "ahead of that of the other nodes" in found["what"]
 
 
 @needs("unshare")
@@ -126,7 +124,7 @@ def test_another_version_of_deadpool(three, tmp_path):
     shutil.copytree(Path(deadpool.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "__init__.py"
     file.write_text(file.read_text().replace(f'"{OURS}"', f'"{OTHER}"'))
-    told = three.meet(more={"n2": {"PYTHONPATH": str(copy.parent)}}, wait_s=30.0)
+    told = three.meet(more={"n2": {"PYTHONPATH": str(copy.parent)}}, wait_s=60.0)
     assert [told[name][0] for name in ("n1", "n2", "n3")] == [1, 1, 1]
     refused = Examined(*told["n2"]).only
     assert refused["check"] == "versions"
@@ -154,7 +152,7 @@ def test_another_secret(three, tmp_path):
     other = tmp_path / "other-secret"
     other.write_text("t" * 32)
     other.chmod(0o600)
-    told = three.meet(more={"n2": {"DEADPOOL_SECRET_FILE": str(other)}}, wait_s=30.0)
+    told = three.meet(more={"n2": {"DEADPOOL_SECRET_FILE": str(other)}}, wait_s=60.0)
     assert [told[name][0] for name in ("n1", "n2", "n3")] == [1, 1, 1]
     assert Examined(*told["n2"]).only["check"] == "secret"
     assert "secret" in Examined(*told["n1"]).checks()
@@ -194,6 +192,6 @@ def test_defect_of_one_node_is_told_with_its_name(three):
 def test_node_that_dies_in_the_middle_of_it(three):
     """Killed while it waits for the others: the rest is examined all the same."""
     slow = {"n3": ["timeout", "--signal=KILL", "2", "sh", "-c", "exec sleep 60", "sh"]}
-    told = three.meet(before=slow, wait_s=30.0)
+    told = three.meet(before=slow, wait_s=60.0)
     assert told["n1"][0] == told["n2"][0] == 1
-    assert "2 of 3 nodes came within 30 s: n1, n2" in Examined(*told["n1"]).only["what"]
+    assert "2 of 3 nodes came within 60 s: n1, n2" in Examined(*told["n1"], besides=LINKS).only["what"]

@@ -9,7 +9,7 @@ import itertools
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class ProtectedRun:
     ask: Ask
     timeout_s: float
     injections: list[PlannedInjection] = field(default_factory=list)
+    timeouts: Mapping[str, float] = field(default_factory=dict)  # other ones than a campaign has
     code: int | None = None  # None: it did not end in time
     hit: int = 0
     missed: list[str] = field(default_factory=list)
@@ -89,7 +90,7 @@ class ProtectedRun:
             holders=min(2, shape.nodes - 1) if injections else 1,
             overhead_budget=0.0,
             faults=tuple([first.order, *orders] if first and first.at else orders),
-            **_TIMEOUTS,  # type: ignore[arg-type]
+            **{**_TIMEOUTS, **self.timeouts},  # type: ignore[arg-type]
         ).checked()
         pace_s = 0.0 if not injections else (0.05 if len(injections) == 1 and injections[0].at else 0.15)
         arguments = ["--out", str(self.out), "--pace", str(pace_s)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ class ScriptTrial:
     folder: Path
     shared: SharedProcesses
     ask: Ask
+    limit_s: float | None = None  # of each run; None: patience_s()
+    timeouts: Mapping[str, float] = field(default_factory=dict)  # of its jobs, other than a campaign's
 
     def run(self) -> ScriptResult:
         result = ScriptResult(self.script)
@@ -122,7 +125,7 @@ class ScriptTrial:
         is_real = name == "real torchrun" or (self.script.kind is not None and self.script.kind.real_torchrun)
         launch = run_torchrun if is_real else self.shared.references.run
         began, console = time.monotonic(), folder / "console.log"
-        code = launch(path, ["--out", str(folder)], world_size, console, limit_s := patience_s())
+        code = launch(path, ["--out", str(folder)], world_size, console, limit_s := self._limit_s)
         result.seconds[name] = time.monotonic() - began
         if code is None:
             result.blame("invalid", f"{name}: not over after {limit_s:g} s", _tail(console.read_text(errors="replace")))
@@ -148,12 +151,23 @@ class ScriptTrial:
 
     def _run(self, result: ScriptResult, path: Path, name: str, injections: list[PlannedInjection]) -> ProtectedRun:
         run = ProtectedRun(
-            self.script, path, self.folder / name.replace(" ", "-"), self.shared, self.ask, patience_s(), injections
+            script=self.script,
+            path=path,
+            folder=self.folder / name.replace(" ", "-"),
+            shared=self.shared,
+            ask=self.ask,
+            timeout_s=self._limit_s,
+            injections=injections,
+            timeouts=self.timeouts,
         )
         began = time.monotonic()
         run.run()
         result.seconds[name] = time.monotonic() - began
         return run
+
+    @property
+    def _limit_s(self) -> float:
+        return patience_s() if self.limit_s is None else self.limit_s
 
     def judge(self, result: ScriptResult, run: ProtectedRun, name: str, expected: list[RankRecord]) -> None:
         result.named = list(dict.fromkeys(result.named + run.named()))
