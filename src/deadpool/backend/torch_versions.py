@@ -57,7 +57,7 @@ def _group_with_fake(size: int) -> Any:
 
 @functools.cache
 def splits_keep_order() -> bool:
-    """Whether the ranks of a group that is split off have the order in which they were listed (since 2.15). Before that
+    """Whether the ranks of a group that is split off have the order in which they were listed (since 2.14). Before that
     they are sorted. Only torch itself tells, so it splits a group without peers, which older ones refuse."""
     group = _group_with_fake(size=2)
     group._set_group_name("probe")
