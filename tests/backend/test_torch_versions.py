@@ -86,18 +86,20 @@ def test_backend_that_would_have_to_be_reconfigured_is_refused():
     groups.uninstall()
 
 
-def test_backend_of_a_class_that_nobody_knows_is_refused(monkeypatch):
-    """It would be taken for one that can be aborted, and a recovery would wait for it."""
+def refusal_of_an_unknown_class(rank: int, port: int) -> str:
     from deadpool.backend import backend_check
 
-    monkeypatch.setattr(backend_check, "_known_classes", lambda: (torch_versions.FakeProcessGroup,))
-    groups = Groups(timeout_s=5)
-    groups.install()
-    try:
-        with pytest.raises(ConfigError, match="makes 'gloo' by ProcessGroupGloo, which DeadPool does not know"):
-            groups.init(backend="gloo", store=dist.HashStore(), rank=0, world_size=1, detached=True)
-    finally:
-        groups.uninstall()
+    backend_check._known_classes = lambda: (torch_versions.FakeProcessGroup,)
+    with pytest.raises(ConfigError) as caught, rehearsal():
+        raise AssertionError("the group was made")
+    return str(caught.value)
+
+
+@pytest.mark.e2e
+def test_backend_of_a_class_that_nobody_knows_is_refused():
+    """It would be taken for one that can be aborted, and a recovery would wait for it."""
+    (refused,) = run_in_children(refusal_of_an_unknown_class)
+    assert "makes 'gloo' by ProcessGroupGloo, which DeadPool does not know" in refused
 
 
 # --- NCCL2, without a GPU: a stand-in is made in its place ------------------------------------------------------------

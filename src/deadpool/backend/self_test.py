@@ -117,7 +117,7 @@ def check_interception() -> None:
     }
     seen: list[list[torch.Tensor]] = []
 
-    def listen(_: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
+    def listen(key: Key, outputs: list[torch.Tensor], call: Callable[[], Any]) -> Any:
         seen.append(outputs)
         return call()
 
