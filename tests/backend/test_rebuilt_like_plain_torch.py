@@ -3,6 +3,7 @@ collectives begin further ones, and the rebuild can be done as often as a long j
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from deadpool.backend import backend_release, world
+from deadpool.backend import backend_release, torch_versions, world
 from deadpool.backend.groups import Groups
 from deadpool.backend.store import ReleasableStore
 from deadpool.errors import ConfigError, GroupError
@@ -154,6 +155,63 @@ def split_is_cut_off(rank: int, port: int) -> str:
 
 def test_an_abort_ends_a_split_that_waits_for_a_peer() -> None:
     assert "splitting group 0: aborted" in run_in_children(split_is_cut_off, ranks=2)[0]
+
+
+def order_of_split(under_deadpool: bool, rank: int, port: int) -> list[Any]:
+    """Of plain torch, or of a job whose groups are made anew in between; each seen from this rank. "not split": this
+    torch splits no gloo group by the public function."""
+    store, found = connect(port), list[Any]()
+    if under_deadpool:
+        groups = joined_groups(rank, port, 3)
+    else:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=3)
+    for split in (lambda: dist.split_group(split_ranks=[[2, 0]]), lambda: dist.group.WORLD.split_group([2, 1])):
+        try:
+            group = split()
+        except RuntimeError:  # torch before 2.15, without a GPU
+            found.append("not split")
+            continue
+        for number in range(2 if under_deadpool else 1):
+            found.append(_seen_in(group, rank))
+            meet(store, f"seen {len(found)}", 3)
+            if under_deadpool and number == 0:
+                rebuild(groups, store, 3, len(found))
+    meet(store, "done", 3)
+    return found
+
+
+def _seen_in(group: Any, rank: int) -> tuple[int, float] | None:
+    """This rank's number in the group, and what the first rank of it broadcasts."""
+    if not isinstance(group, dist.ProcessGroup):
+        return None
+    value = torch.tensor([float(rank)])
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = 0, 0
+    group.broadcast([value], options).wait()
+    return group.rank(), value.item()
+
+
+def test_ranks_of_a_split_group_have_the_order_that_torch_gives_them() -> None:
+    """Another order than that of plain torch would be wrong data, and no error."""
+    plain = run_in_children(functools.partial(order_of_split, False), ranks=3)
+    ours = run_in_children(functools.partial(order_of_split, True), ranks=3)
+    for of_plain, of_ours in zip(plain, ours, strict=True):
+        assert of_ours == [seen for each in of_plain for seen in ([each] if each == "not split" else [each] * 2)]
+    assert torch_versions.splits_keep_order() == (plain[2][-1] == (0, 2.0))
+
+
+def order_in_a_rehearsal(rank: int, port: int) -> tuple[int, int]:
+    groups, store = detached(rank, 3), connect(port)
+    split: Any = dist.group.WORLD.split_group([2, 0, 1])
+    rehearsed = split.rank()
+    groups.rebuild(store, "again", after_abort=groups.abort_count)
+    meet(store, "made", 3)
+    return rehearsed, split.rank()
+
+
+def test_ranks_of_a_split_group_have_that_order_in_a_rehearsal_too() -> None:
+    in_order = [(1, 1), (2, 2), (0, 0)] if torch_versions.splits_keep_order() else [(0, 0), (1, 1), (2, 2)]
+    assert run_in_children(order_in_a_rehearsal, ranks=3) == in_order
 
 
 # --- sequence numbers ------------------------------------------------------------------------------------------------

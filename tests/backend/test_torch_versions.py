@@ -86,6 +86,22 @@ def test_backend_that_would_have_to_be_reconfigured_is_refused():
     groups.uninstall()
 
 
+def refusal_of_an_unknown_class(rank: int, port: int) -> str:
+    from deadpool.backend import backend_check
+
+    backend_check._known_classes = lambda: (torch_versions.FakeProcessGroup,)
+    with pytest.raises(ConfigError) as caught, rehearsal():
+        raise AssertionError("the group was made")
+    return str(caught.value)
+
+
+@pytest.mark.e2e
+def test_backend_of_a_class_that_nobody_knows_is_refused():
+    """It would be taken for one that can be aborted, and a recovery would wait for it."""
+    (refused,) = run_in_children(refusal_of_an_unknown_class)
+    assert "makes 'gloo' by ProcessGroupGloo, which DeadPool does not know" in refused
+
+
 # --- NCCL2, without a GPU: a stand-in is made in its place ------------------------------------------------------------
 
 

@@ -22,6 +22,14 @@ PLAIN = {
     "rename_classes": "torch._C._distributed_c10d has no FakeProcessGroup",
     "change_a_signature": "missing 1 required keyword-only argument: 'mode'",
     "take_sizes_from_elsewhere": "the group of rank 2 of 4 says (rank, size) (0, 1) in a rehearsal",
+    "take_sizes_from_the_newest_backend": "a group with another backend says of itself (rank, size) (0, 2)",
+    "make_nccl_by_another_class": "is made by a class that is none of ProcessGroupNCCL and ProcessGroupNCCL2",
+    "choose_devices_by_another_function": "positional argument",
+    "lose_the_class_of_nccl": "torch._C._distributed_c10d has no ProcessGroupNCCL",
+    "keep_gradients_elsewhere": "fully_shard keeps its parameters or their gradients elsewhere",
+    "know_one_more_flag": "a pipeline schedule says by _layout_initialized how far it is initialised",
+    "broadcast_by_another_method": "broadcast does not pass through a method of ProcessGroup that is known",
+    "crash": "its self-test crashed with SIGSEGV",
     "keep_the_first_backend": "a fake backend that is put over a real one is not reached",
 }
 REFUSED = {"refuse_stores": "init_process_group() got an unexpected keyword argument"}

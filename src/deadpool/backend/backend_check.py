@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import torch.distributed as dist
 
-from deadpool.backend import nccl, world
+from deadpool.backend import gloo, nccl, torch_versions, world
 from deadpool.backend.torch_versions import NCCL_NAMES
 from deadpool.errors import ConfigError
 
@@ -35,3 +38,16 @@ def check_transports(group: world.JoinedGroup) -> None:
             f"group {group.name!r} of {group.size} ranks cannot be protected: its backend {unknown[0]!r} cannot be "
             "aborted and made anew; 'gloo' or 'nccl' would be accepted"
         )
+    for transport in group.transports:
+        backend = group.backend(transport)
+        if not isinstance(backend, _known_classes()):
+            raise ConfigError(
+                f"group {group.name!r} of {group.size} ranks cannot be protected: torch {torch.__version__} makes "
+                f"{transport!r} by {type(backend).__name__}, which DeadPool does not know; another version of torch "
+                "would be accepted"
+            )
+
+
+def _known_classes() -> tuple[Any, ...]:
+    """A class that torch has made by itself, past those that are replaced, could be neither aborted nor made anew."""
+    return gloo.ProcessGroupGloo, torch_versions.FakeProcessGroup, *torch_versions.nccl_classes()

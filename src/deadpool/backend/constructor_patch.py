@@ -21,7 +21,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from deadpool.backend import world
+from deadpool.backend import torch_versions, world
 from deadpool.errors import GroupError
 
 MakeBackend = Callable[..., Any]
@@ -29,7 +29,8 @@ MakeBackend = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitCall:
-    """The arguments of `parent.split_group(...)`; `ranks` are those of the parent. None: the parent's value applies."""
+    """The arguments of `parent.split_group(...)`; `ranks` are those of the parent, in the order of the new group. None:
+    the parent's value applies."""
 
     parent: Any
     ranks: list[int]
@@ -76,7 +77,10 @@ class ConstructorPatch:
         self._replace_function("_update_default_pg", self._update_default)
         if hasattr(_c10d, "_nccl2_device"):
             self._replace_function("_nccl2_device", self._hooks.choose_device(_c10d._nccl2_device))
-        self._replace_method("split_group", lambda original: _replaced_split_group(original, self._hooks.split))
+        in_order = list if torch_versions.splits_keep_order() else sorted
+        self._replace_method(
+            "split_group", lambda original: _replaced_split_group(original, self._hooks.split, in_order)
+        )
         self._replace_method("monitored_barrier", _replaced_monitored_barrier)
         self.is_installed = True
 
@@ -116,7 +120,11 @@ class ConstructorPatch:
         return self._original_functions["_update_default_pg"](group)
 
 
-def _replaced_split_group(original: Callable[..., Any], split: Callable[[SplitCall], Any]) -> Callable[..., Any]:
+def _replaced_split_group(
+    original: Callable[..., Any], split: Callable[[SplitCall], Any], in_order: Callable[[Sequence[int]], list[int]]
+) -> Callable[..., Any]:
+    """`in_order` gives listed ranks the order that torch gives them."""
+
     def split_group(
         parent: Any,
         ranks: Sequence[int],
@@ -132,7 +140,7 @@ def _replaced_split_group(original: Callable[..., Any], split: Callable[[SplitCa
         return split(
             SplitCall(
                 parent=parent,
-                ranks=sorted(ranks),
+                ranks=in_order(ranks),
                 timeout=timeout,
                 name=group_name,
                 description=group_desc,

@@ -42,12 +42,29 @@ FakeProcessGroup: Any = getattr(_distributed_c10d, "FakeProcessGroup", None)
 def groups_ask_backends() -> bool:
     """Whether rank and size of a group are those of its default backend (since 2.14), and not those that the group was
     made with. No attribute tells, so a group is asked whose backend differs from it."""
+    return bool(_group_with_fake(size=1).size() == 1)
+
+
+def _group_with_fake(size: int) -> Any:
+    """A group that was made for two ranks; its backend, which communicates with no peer, says that it is of `size`."""
     group: Any = dist.ProcessGroup(dist.HashStore(), 0, 2)
     kind: Any = dist.ProcessGroup.BackendType.GLOO
-    fake = FakeProcessGroup._create_internal(rank=0, world_size=1, options=FakeProcessGroup.Options())
+    fake = FakeProcessGroup._create_internal(rank=0, world_size=size, options=FakeProcessGroup.Options())
     group._set_default_backend(kind)
     group._register_backend(torch.device("cpu"), kind, fake)
-    return bool(group.size() == 1)
+    return group
+
+
+@functools.cache
+def splits_keep_order() -> bool:
+    """Whether the ranks of a group that is split off have the order in which they were listed (since 2.14). Before that
+    they are sorted. Only torch itself tells, so it splits a group without peers, which older ones refuse."""
+    group = _group_with_fake(size=2)
+    group._set_group_name("probe")
+    try:
+        return bool(group.split_group([1, 0]).rank() == 1)
+    except RuntimeError:
+        return False
 
 
 def gloo_can_stay_unconnected() -> bool:

@@ -51,6 +51,7 @@ class Problem(NamedTuple):
 
 
 _OF_TORCH = (Unsuitable, AttributeError, ImportError, NameError, NotImplementedError, TypeError)
+_OF_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _known: Verdict | None = None
 
 
@@ -95,6 +96,8 @@ def _use_everything() -> None:
         of_adapters.check_ddp()
         of_adapters.check_fsdp2()
         of_adapters.check_pipeline()
+        self_test.check_interception()
+        self_test.check_nccl()
         self_test.check_swap()
 
 
@@ -116,10 +119,20 @@ def _problem_in_child(test: Callable[[], None]) -> Problem | None:
         _run_and_exit(test, writing, tie_to_parent)
     os.close(writing)
     try:
-        return _read(reading, child, time.monotonic() + _LIMIT_S)
+        problem = _read(reading, child, time.monotonic() + _LIMIT_S)
     finally:
         os.close(reading)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+    return _crash(status) or problem
+
+
+def _crash(status: int) -> Problem | None:
+    """A process that accesses memory in a wrong way does so because torch is laid out in another way than was assumed;
+    one that is killed may have met a machine without memory."""
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    if number not in _OF_CRASHES:
+        return None
+    return Problem(f"its self-test crashed with {signal.Signals(number).name}", is_of_torch=True)
 
 
 def _run_and_exit(test: Callable[[], None], writing: int, tie_to_parent: Callable[[], None]) -> None:

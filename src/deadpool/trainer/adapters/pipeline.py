@@ -31,7 +31,7 @@ from deadpool.trainer.adapters.pipeline_schedules import infers_shapes, schedule
 
 # Since torch 2.9 there is a pair for each kind of schedule, before that a single flag; since 2.15 one more for the
 # connections between stages.
-_FLAGS = (
+FLAGS = (
     *("_stage_forward_initialized", "_stage_backward_initialized", "_stage_initialized"),
     *("_stages_forward_initialized", "_stages_backward_initialized", "_stages_initialized", "_p2p_initialized"),
 )
@@ -102,7 +102,7 @@ def _initialise_with_forked_rng(schedule: Any) -> None:
 
 
 def _flags(schedule: Any) -> Iterator[str]:
-    return (flag for flag in _FLAGS if hasattr(schedule, flag))
+    return (flag for flag in FLAGS if hasattr(schedule, flag))
 
 
 def _reset_stage(stage: Any) -> None:

@@ -19,7 +19,7 @@ from deadpool.backend.self_test import RANK, SIZE, require
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.ddp import DdpAdapter
 from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, param_groups
-from deadpool.trainer.adapters.pipeline import PipelineAdapter
+from deadpool.trainer.adapters.pipeline import FLAGS, PipelineAdapter
 from deadpool.trainer.adapters.pipeline_schedules import schedules, watch_schedules
 
 _WIDTH = 2 * SIZE
@@ -44,10 +44,16 @@ def check_fsdp2() -> None:
         adapter.reset()
     _rehearse([adapter], module)
     adapter.seated(1)
+    module.set_requires_gradient_sync(False)  # then a backward leaves whole gradients, as one that was cut off does
+    module(torch.ones(1, _WIDTH)).sum().backward()
+    require(_have_gradients(module) == [True, True], "fully_shard keeps its parameters or their gradients elsewhere")
+    adapter.reset()
+    require(_have_gradients(module) == [False, False], "fully_shard keeps gradients of a step that was cut off")
+
+
+def _have_gradients(module: Any) -> list[bool]:
     kept = [each for group in param_groups(module._get_fsdp_state()) for each in group.fsdp_params]
-    require(len(kept) == 2, "fully_shard keeps its parameters elsewhere")
-    gradients = [getattr(getattr(each, "_unsharded_param", None), "grad", None) for each in kept]
-    require(gradients == [None, None], "fully_shard keeps gradients of a step that was cut off")
+    return [getattr(getattr(each, "_unsharded_param", None), "grad", None) is not None for each in kept]
 
 
 def check_pipeline() -> None:
@@ -57,6 +63,9 @@ def check_pipeline() -> None:
     schedule = Schedule1F1B(stage, SIZE)
     adapter = PipelineAdapter()
     require(schedule in schedules(), "a pipeline schedule is made without a call of its base class")
+    flags = sorted(name for name in vars(schedule) if name.endswith("_initialized"))
+    unknown = [name for name in flags if name not in FLAGS]
+    require(not unknown, f"a pipeline schedule says by {' and '.join(unknown)} how far it is initialised")
     adapter.reset()
     adapter.renegotiate()
     require(len(adapter.agreement()) >= 2, "a pipeline schedule has no flags that say how far it is initialised")
