@@ -41,6 +41,8 @@ def coordinator(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below")] = None,
     quiet: Annotated[bool, typer.Option(help="do not print events")] = False,
     lock: Annotated[int | None, typer.Option(hidden=True, help="the lock of the folder, which a launcher has")] = None,
+    again: Annotated[bool, typer.Option("--again", hidden=True, help="the job has begun already")] = False,
+    secret_from: Annotated[int | None, typer.Option(hidden=True, help="a descriptor that has the job's secret")] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -53,14 +55,18 @@ def coordinator(
     from deadpool.control.event_loop import serve
     from deadpool.control.folder_lock import lock_folder
     from deadpool.control.run_dir import RunDir
+    from deadpool.wire.secret import read_handed_over
 
     settings = at_interface(resolve(flags, file=config))
-    folder = RunDir.create(run_dir)
+    # One that is started again leads without its folder, and must not put another one in its place.
+    folder = RunDir(run_dir) if again else RunDir.create(run_dir)
     if lock is None:
         # Coordinators of one job may share a folder, each at its own place.
         place = f"-{settings.host}-{settings.port}" if settings.coordinators else ""
         lock_folder(folder.path, "run_dir", name=f"lock{place}")  # ends with this process
-    outcome = serve(coordinate(settings, folder, quiet=quiet, founds=founds(settings, folder)))
+    secret = read_handed_over(secret_from) if secret_from is not None else None
+    begins = not again and founds(settings, folder)
+    outcome = serve(coordinate(settings, folder, quiet=quiet, founds=begins, secret=secret))
     raise typer.Exit(1 if outcome.failed else 0)
 
 
@@ -71,10 +77,16 @@ def founds(config: JobConfig, folder: RunDir) -> bool:
 
 
 async def coordinate(
-    config: JobConfig, folder: RunDir, *, quiet: bool, founds: bool, stops_on: tuple[signal.Signals, ...] = STOP_SIGNALS
+    config: JobConfig,
+    folder: RunDir,
+    *,
+    quiet: bool,
+    founds: bool,
+    secret: bytes | None = None,
+    stops_on: tuple[signal.Signals, ...] = STOP_SIGNALS,
 ) -> Outcome:
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
-    `stops_on`."""
+    `stops_on`. `secret` is the job's, if the folder is not to be asked for it."""
     from deadpool.cli.addresses import listen
     from deadpool.control.announcement import Announcement
     from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
@@ -95,7 +107,7 @@ async def coordinate(
     own = f"{config.host}:{config.port}"
     if founds and not secret_is_given() and not folder.secret_file.exists():
         folder.make_secret()
-    credentials = folder.credentials(serving=True, tls=config.tls)
+    credentials = folder.credentials(serving=True, tls=config.tls, secret=secret)
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]

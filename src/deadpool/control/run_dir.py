@@ -19,7 +19,7 @@ from deadpool.errors import ConfigError
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials, read_credentials
-from deadpool.wire.tls import OFF, settled
+from deadpool.wire.tls import OFF, load_tls, settled
 
 _LOGS, _JOURNAL = "logs", "journal"
 
@@ -75,17 +75,22 @@ class RunDir:
 
     @property
     def is_known(self) -> bool:
-        """Whether a coordinator has led a job in this folder."""
-        return (self.path / "job.json").exists()
+        """Whether a coordinator has led a job in this folder, as far as its disk says."""
+        try:
+            return (self.path / "job.json").exists()
+        except OSError:
+            return False
 
     def forget(self) -> None:
         """Called when a new job begins in this folder."""
         (self.path / "job.json").unlink(missing_ok=True)
 
-    def credentials(self, *, serving: bool = False, tls: str | None = None) -> Credentials:
+    def credentials(self, *, serving: bool = False, tls: str | None = None, secret: bytes | None = None) -> Credentials:
         """What a process of this job needs to connect, and with `serving` to listen. `tls` is as announced unless
-        given."""
+        given, and `secret` is read unless given."""
         mode = tls if tls is not None else self.tls()
+        if secret is not None:
+            return Credentials(secret, load_tls(mode, serving=serving))
         return read_credentials(serving=serving, tls=mode, default_secret=self.secret_file)
 
     def announce(self, address: Address, *, tls: str, still: Callable[[], bool] = lambda: True, **facts: Any) -> None:
@@ -107,6 +112,20 @@ class RunDir:
 
     def coordinator_pid(self) -> int:
         return int(self._announced()["pid"])
+
+    def is_led_by(self, pid: int) -> bool:
+        """Whether job.json names this process. While it cannot be read nobody knows, so that is asked again later."""
+        try:
+            return self.coordinator_pid() == pid
+        except ConfigError:
+            return False
+
+    def is_led_from(self, place: str) -> bool:
+        """The same by HOST:PORT, for those who look from another machine."""
+        try:
+            return str(self.coordinator()) == place
+        except ConfigError:
+            return False
 
     def tls(self) -> str:
         """How connections to this job are encrypted."""

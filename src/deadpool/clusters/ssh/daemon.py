@@ -140,8 +140,7 @@ class Daemon:
         if code is None or process.was_reported:
             return False
         process.was_reported = True
-        leading = process.what == "coordinator" and self._folder.is_known
-        leading = leading and self._folder.coordinator_pid() == process.pid
+        leading = process.what == "coordinator" and self._folder.is_led_by(process.pid)
         self._news.look()  # the last events come before the end
         self._upstream.send(encode("exit", what=process.what, code=code, leading=leading))
         return True
