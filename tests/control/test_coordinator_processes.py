@@ -162,3 +162,10 @@ def test_one_that_is_started_again_needs_nothing_of_the_folder(launch: Callable[
     command, _ = launcher.started[1]
     assert "--again" in command and launcher.secrets == [secret]
     assert not any(secret.decode() in word for word in command)
+
+
+def test_second_job_in_a_folder_has_a_log_of_its_own(tmp_path: Path, launch: Callable[[int], Launcher]) -> None:
+    earlier = RunDir.create(tmp_path)
+    earlier.events.write_text('{"what": "fault", "cause": "fault-1"}\n')
+    launcher = launch(0)
+    assert not launcher.run_dir.events.exists() and (tmp_path / "earlier-1" / "events.jsonl").exists()

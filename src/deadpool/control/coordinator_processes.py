@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadpool.config import JobConfig, settings_for
+from deadpool.control.console import print_line
 from deadpool.control.folder_lock import lock_folder
 from deadpool.control.machine_lease import MachineLease
 from deadpool.control.run_dir import RunDir
@@ -64,7 +65,11 @@ class CoordinatorProcesses:
         """When this returns, the first coordinator listens. ConfigError: another job uses the run folder."""
         self._lock = lock_folder(self._run_dir.path, "run_dir")
         self._secret = self._run_dir.make_secret()
-        self._run_dir.forget()
+        if (earlier := self._run_dir.put_earlier_job_away()) is not None:
+            print_line(
+                f"[deadpool] this folder is that of an earlier job, whose log is in {earlier.path} now. This job "
+                "begins anew, or from the earlier one's newest checkpoint with --durable and --resume auto"
+            )
         ports = [self._config.port] if not self._config.standby_coordinators else self._free_ports()
         places = [f"{self._config.host}:{port}" for port in ports]
         for place in places:

@@ -21,7 +21,9 @@ from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials, read_credentials
 from deadpool.wire.tls import OFF, load_tls, settled
 
-_LOGS, _JOURNAL = "logs", "journal"
+_LOGS, _JOURNAL, _EARLIER = "logs", "journal", "earlier"
+KEPT_FOLDER = "kept"
+"""Below the logs: what the agents of a job that could not go on have written."""
 
 
 def journal_folder(logs: Path) -> Path:
@@ -81,9 +83,22 @@ class RunDir:
         except OSError:
             return False
 
-    def forget(self) -> None:
-        """Called when a new job begins in this folder."""
-        (self.path / "job.json").unlink(missing_ok=True)
+    def put_earlier_job_away(self) -> RunDir | None:
+        """Called when a new job begins in this folder: two jobs in one log would look like one, whose causes have the
+        same names and whose time between them counted as trained. Journals and kept copies stay: the new job may go on
+        from them. Returns where the earlier job is now, which is a run folder again."""
+        if not any((self.path / name).exists() for name in ("job.json", "events.jsonl")):
+            return None
+        number = 1 + sum(1 for _ in self.path.glob(f"{_EARLIER}-*"))
+        earlier = RunDir.create(self.path / f"{_EARLIER}-{number}")
+        with self._refusing():
+            for each in (self.events, self.path / "job.json"):
+                if each.exists():
+                    each.rename(earlier.path / each.name)
+            for each in self.logs.iterdir():
+                if each.name != KEPT_FOLDER:
+                    each.rename(earlier.logs / each.name)
+        return earlier
 
     def credentials(self, *, serving: bool = False, tls: str | None = None, secret: bytes | None = None) -> Credentials:
         """What a process of this job needs to connect, and with `serving` to listen. `tls` is as announced unless
