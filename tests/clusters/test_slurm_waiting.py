@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from deadpool.cli.main import main
-from deadpool.clusters.slurm import client
+from deadpool.clusters.slurm import client, run_folder
 from deadpool.clusters.slurm.client import PartitionSize, PendingJob
 from deadpool.clusters.slurm.preflight import check_node_count, largest_partition
-from deadpool.clusters.slurm.run_folder import note_submission, submitted_job
+from deadpool.clusters.slurm.run_folder import RunFolder, note_submission, submitted_job
 from deadpool.clusters.slurm.waiting import StartWatch, why_it_waits, why_not_begun
 from deadpool.errors import ConfigError
 
@@ -192,3 +192,42 @@ def test_job_that_is_gone_before_it_began(slurm, tmp_path):
     assert submitted_job(tmp_path) == "17" and (tmp_path / "submitted.json").stat().st_mode & 0o077 == 0
     slurm("squeue", INVALID, code=1)
     assert f"has ended before it began: see {tmp_path}/slurm.out" in str(why_not_begun(tmp_path))
+
+
+def test_folder_of_a_job_that_is_not_over_takes_no_second_one(slurm, tmp_path, monkeypatch, capfd):
+    slurm("sbatch", "18")
+    slurm("squeue", "17|RUNNING|n1|N/A|train")
+    (tmp_path / "run").mkdir()
+    note_submission(tmp_path / "run", "17")
+    code, _, said = submitted(monkeypatch, capfd, tmp_path, "--nodes", "1")
+    assert code == 2 and "job 17 of Slurm (RUNNING) was submitted with it" in said
+    assert submitted_job(tmp_path / "run") == "17" and not (tmp_path / "bin" / "sbatch.calls").exists()
+
+
+def test_folder_of_a_job_that_is_over_takes_another_one(slurm, tmp_path, monkeypatch, capfd):
+    slurm("sbatch", "18")
+    slurm("squeue", "")
+    (tmp_path / "run").mkdir()
+    note_submission(tmp_path / "run", "17")
+    code, _, _ = submitted(monkeypatch, capfd, tmp_path, "--nodes", "1")
+    assert code == 0 and submitted_job(tmp_path / "run") == "18"
+
+
+def test_job_does_not_begin_in_the_folder_of_one_that_beats(tmp_path, monkeypatch):
+    first, other = RunFolder(tmp_path, "17.0"), RunFolder(tmp_path, "18.0")
+    first.begin({})
+    secret = first.run_dir.secret_file.read_bytes()
+    beats = iter(range(100))
+    monkeypatch.setattr(RunFolder, "last_beat", lambda self: {"t": next(beats)})
+    with pytest.raises(ConfigError, match="job 17 of Slurm runs in it"):
+        other.begin({})
+    assert first.run_dir.secret_file.read_bytes() == secret and first.description() is not None
+    RunFolder(tmp_path, "17.1").begin({})  # it was requeued
+
+
+def test_job_begins_in_the_folder_of_one_that_was_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "_SILENT_S", 0.3)
+    RunFolder(tmp_path, "17.0").begin({})
+    RunFolder(tmp_path, "17.0").beat()
+    RunFolder(tmp_path, "18.0").begin({})
+    assert (tmp_path / "attempt-17.0").is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -33,12 +34,16 @@ class Launcher:
     def __init__(self, folder: Path, *, standbys: int) -> None:
         self.run_dir = RunDir.create(folder)
         self.started: list[tuple[list[str], Process]] = []
+        self.secrets: list[bytes] = []  # that were handed over
         config = JobConfig(nodes=3, standby_coordinators=standbys).checked()
         self.coordinators = CoordinatorProcesses(config, self.run_dir, self.spawn)  # type: ignore[arg-type]
         self.coordinators.start()
 
     def spawn(self, command: list[str], end_signal: signal.Signals, pass_fds: tuple[int, ...] = ()) -> Process:
         process = Process(len(self.started))
+        for word in command:
+            if word.startswith("--secret-from="):
+                self.secrets.append(os.read(int(word.partition("=")[2]), 100))
         if not self.started:
             self.becomes_leader(process)
         self.started.append((command, process))
@@ -117,3 +122,50 @@ def test_one_that_ends_while_it_is_looked_at_gives_the_job_its_own_code(launch: 
     process.code, process.runs_for_looks = 0, 1
     codes = [launcher.coordinators.poll(deserted=False) for _ in range(2)]
     assert codes == [None, 0]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"pid": "x"}', "[]"])
+def test_damaged_announcement_says_nothing_about_who_leads(launch: Callable[[int], Launcher], text: str) -> None:
+    launcher = launch(1)
+    (launcher.run_dir.path / "job.json").write_text(text)
+    second = launcher.started[1][1]
+    second.code = 3
+    assert launcher.coordinators.poll(deserted=False) is None
+    launcher.becomes_leader(second)
+    assert launcher.coordinators.poll(deserted=False) == 3
+
+
+@pytest.mark.parametrize("failure", [errno.EIO, errno.ESTALE])
+def test_disk_that_fails_says_nothing_about_who_leads(
+    launch: Callable[[int], Launcher], failure: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = launch(1)
+    launcher.started[1][1].code = 3
+    launcher.becomes_leader(launcher.started[1][1])
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(failure, os.strerror(failure))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", fail)
+        patch.setattr(Path, "read_text", fail)
+        assert launcher.coordinators.poll(deserted=False) is None
+    assert launcher.coordinators.poll(deserted=False) == 3
+
+
+def test_one_that_is_started_again_needs_nothing_of_the_folder(launch: Callable[[int], Launcher]) -> None:
+    launcher = launch(0)
+    secret = launcher.run_dir.secret_file.read_bytes()
+    launcher.run_dir.path.rename(launcher.run_dir.path.with_name("away"))
+    launcher.started[0][1].code = -signal.SIGKILL
+    assert launcher.coordinators.poll(deserted=False) is None
+    command, _ = launcher.started[1]
+    assert "--again" in command and launcher.secrets == [secret]
+    assert not any(secret.decode() in word for word in command)
+
+
+def test_second_job_in_a_folder_has_a_log_of_its_own(tmp_path: Path, launch: Callable[[int], Launcher]) -> None:
+    earlier = RunDir.create(tmp_path)
+    earlier.events.write_text('{"what": "fault", "cause": "fault-1"}\n')
+    launcher = launch(0)
+    assert not launcher.run_dir.events.exists() and (tmp_path / "earlier-1" / "events.jsonl").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -9,11 +10,14 @@ import socket
 
 import pytest
 
-from deadpool.control import machine_lease
+from deadpool.cli.coordinator import _lock
+from deadpool.config import JobConfig
+from deadpool.control import folder_lock, machine_lease
 from deadpool.control.folder_lock import lock_folder
-from deadpool.control.run_dir import RunDir
+from deadpool.control.run_dir import KEPT_FOLDER, RunDir
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.errors import ConfigError
+from deadpool.events import read_events
 from deadpool.protocol.topology import Address
 
 ADDRESS = Address(host="127.0.0.1", port=7)
@@ -84,3 +88,67 @@ def test_file_system_without_locks(run_dir, monkeypatch):
     (run_dir.path / "lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
     with pytest.raises(ConfigError, match=r"process 1 of elsewhere, as far as .*lock says .*remove the file"):
         lock_folder(run_dir.path, "run_dir")
+
+
+def test_processes_of_one_job_share_a_folder_that_no_other_job_may_have(run_dir):
+    """Several coordinators of a job may work in one folder; `deadpool run` may not begin there meanwhile."""
+    first, second = (lock_folder(run_dir.path, "run_dir", shared=True) for _ in range(2))
+    first.close()
+    with pytest.raises(ConfigError, match="uses it"):
+        lock_folder(run_dir.path, "run_dir")
+    second.close()
+    alone = lock_folder(run_dir.path, "run_dir")
+    with pytest.raises(ConfigError, match="uses it"):
+        lock_folder(run_dir.path, "run_dir", shared=True)
+    alone.close()
+
+
+def test_coordinator_of_several_keeps_another_job_out(run_dir):
+    several = JobConfig(nodes=3, host="h", port=1, coordinators="h:1,h:2")
+    held = [*_lock(run_dir, several, again=False), *_lock(run_dir, dataclasses.replace(several, port=2), again=False)]
+    for config in (several, JobConfig()):
+        with pytest.raises(ConfigError, match="uses it"):
+            _lock(run_dir, config, again=False)
+    for each in held:
+        each.close()
+
+
+def test_coordinator_that_is_started_again_makes_no_folder_for_its_lock(tmp_path):
+    assert _lock(RunDir(tmp_path / "gone"), JobConfig(), again=True) == []
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.fixture
+def no_locks(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(machine_lease.fcntl, "fcntl", refuse)
+
+
+@pytest.mark.parametrize("changed", ["boot", "since"])
+def test_process_id_that_was_given_again(run_dir, no_locks, changed):
+    """The file names a process that lives, as far as its number says, but it is another one by now."""
+    owner = {"pid": os.getppid(), "host": socket.gethostname(), "boot": folder_lock._boot()}
+    owner["since"] = folder_lock._start_of(os.getppid())
+    (run_dir.path / "lock").write_text(json.dumps(owner))
+    with pytest.raises(ConfigError, match=rf"process {os.getppid()} of"):
+        lock_folder(run_dir.path, "run_dir")
+    (run_dir.path / "lock").write_text(json.dumps(owner | {changed: {"boot": "another", "since": 1}[changed]}))
+    lock_folder(run_dir.path, "run_dir").close()
+
+
+def test_log_of_an_earlier_job_is_put_away(run_dir):
+    assert run_dir.put_earlier_job_away() is None
+    kept = run_dir.logs / KEPT_FOLDER / "rank-0"
+    for name in ("first", "second"):
+        run_dir.announce(ADDRESS, tls="off")
+        run_dir.events.write_text(f'{{"what": "{name}"}}\n')
+        (run_dir.logs / "n0.0.log").write_text(name)
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(name)
+        earlier = run_dir.put_earlier_job_away()
+        assert [each["what"] for each in read_events(earlier.events)] == [name]
+        assert earlier.is_known and (earlier.logs / "n0.0.log").read_text() == name
+    assert sorted(path.name for path in run_dir.path.glob("earlier-*")) == ["earlier-1", "earlier-2"]
+    assert not run_dir.events.exists() and not run_dir.is_known and kept.exists()

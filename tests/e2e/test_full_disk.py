@@ -121,3 +121,37 @@ def test_job_ends_well_although_it_stays_full(make_stage, play, disk):
 
     results = play(stage, during)
     assert results.newest_step() == STEPS - 1
+
+
+@pytest.mark.parametrize("standbys", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_coordinator_killed_while_the_folder_is_gone(make_stage, play, tmp_path, standbys):
+    """The one that is started again gets the secret from the launcher, and makes no folder."""
+    stage = make_stage("ddp", scene="wait@3:1 wait@6:0", nodes=2 + standbys, standby_coordinators=standbys)
+    folder, away = tmp_path / "run", tmp_path / "away"
+
+    def during():
+        stage.await_gate(3)
+        stage.trial.await_event("rehearsed")
+        stage.await_committed(3)
+        job = stage.trial.job
+        first = job.coordinator
+        assert first is not None
+        folder.rename(away)
+        os.kill(first.pid, signal.SIGKILL)
+        restarted = job.coordinators
+        stage.trial.await_true(lambda: first.pid not in pids_of(restarted), "another coordinator")
+        stage.open_gate(3)
+        stage.await_gate(6)
+        assert not folder.exists()
+        away.rename(folder)
+        stage.trial.await_true(lambda: can_be_asked(stage) and not storage_of(stage), "all of it to be written")
+        stage.open_gate(6)
+
+    with (tmp_path / "console").open("wb") as output:
+        stage.trial.job.output = output.fileno()
+        play(stage, during)
+    assert {"took_over", "completed"} <= {event["what"] for event in stage.trial.events()}
+
+
+def pids_of(coordinators) -> list[int]:
+    return [each.process.pid for each in coordinators._processes]

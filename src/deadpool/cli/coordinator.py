@@ -23,6 +23,7 @@ from deadpool.setting import COORDINATOR
 if TYPE_CHECKING:
     from deadpool.config import JobConfig
     from deadpool.control.coordinator import CoordinatorServer, Outcome
+    from deadpool.control.machine_lease import MachineLease
     from deadpool.control.run_dir import RunDir
     from deadpool.events import Event
     from deadpool.metrics.endpoint import Endpoint, JobCollector
@@ -41,6 +42,8 @@ def coordinator(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below")] = None,
     quiet: Annotated[bool, typer.Option(help="do not print events")] = False,
     lock: Annotated[int | None, typer.Option(hidden=True, help="the lock of the folder, which a launcher has")] = None,
+    again: Annotated[bool, typer.Option("--again", hidden=True, help="the job has begun already")] = False,
+    secret_from: Annotated[int | None, typer.Option(hidden=True, help="a descriptor that has the job's secret")] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -51,17 +54,40 @@ def coordinator(
     from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
     from deadpool.control.event_loop import serve
-    from deadpool.control.folder_lock import lock_folder
     from deadpool.control.run_dir import RunDir
+    from deadpool.wire.secret import read_handed_over
 
     settings = at_interface(resolve(flags, file=config))
-    folder = RunDir.create(run_dir)
+    # One that is started again leads without its folder, and must not put another one in its place.
+    folder = RunDir(run_dir) if again else RunDir.create(run_dir)
+    locks: list[MachineLease] = []
     if lock is None:
-        # Coordinators of one job may share a folder, each at its own place.
-        place = f"-{settings.host}-{settings.port}" if settings.coordinators else ""
-        lock_folder(folder.path, "run_dir", name=f"lock{place}")  # ends with this process
-    outcome = serve(coordinate(settings, folder, quiet=quiet, founds=founds(settings, folder)))
+        locks = _lock(folder, settings, again=again)  # they end with this process
+    secret = read_handed_over(secret_from) if secret_from is not None else None
+    begins = not again and founds(settings, folder)
+    try:
+        outcome = serve(coordinate(settings, folder, quiet=quiet, founds=begins, secret=secret))
+    finally:
+        for each in locks:
+            each.close()
     raise typer.Exit(1 if outcome.failed else 0)
+
+
+def _lock(folder: RunDir, config: JobConfig, *, again: bool) -> list[MachineLease]:
+    """Coordinators of one job may share a folder, each at its own place. No other job begins there meanwhile."""
+    from deadpool.control.folder_lock import lock_folder, lock_folder_again
+    from deadpool.errors import ConfigError
+
+    take = lock_folder_again if again else lock_folder
+    taken = [take(folder.path, "run_dir", shared=bool(config.coordinators))]
+    if config.coordinators:
+        try:
+            taken.append(take(folder.path, "run_dir", name=f"lock-{config.host}-{config.port}"))
+        except ConfigError:
+            for each in filter(None, taken):
+                each.close()
+            raise
+    return [each for each in taken if each is not None]
 
 
 def founds(config: JobConfig, folder: RunDir) -> bool:
@@ -71,10 +97,16 @@ def founds(config: JobConfig, folder: RunDir) -> bool:
 
 
 async def coordinate(
-    config: JobConfig, folder: RunDir, *, quiet: bool, founds: bool, stops_on: tuple[signal.Signals, ...] = STOP_SIGNALS
+    config: JobConfig,
+    folder: RunDir,
+    *,
+    quiet: bool,
+    founds: bool,
+    secret: bytes | None = None,
+    stops_on: tuple[signal.Signals, ...] = STOP_SIGNALS,
 ) -> Outcome:
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
-    `stops_on`."""
+    `stops_on`. `secret` is the job's, if the folder is not to be asked for it."""
     from deadpool.cli.addresses import listen
     from deadpool.control.announcement import Announcement
     from deadpool.control.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
@@ -95,7 +127,7 @@ async def coordinate(
     own = f"{config.host}:{config.port}"
     if founds and not secret_is_given() and not folder.secret_file.exists():
         folder.make_secret()
-    credentials = folder.credentials(serving=True, tls=config.tls)
+    credentials = folder.credentials(serving=True, tls=config.tls, secret=secret)
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -27,9 +28,10 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Submit a protected job: nodes that train, spares, and by itself a new spare for each node that is lost."""
     from deadpool.clusters.slurm import client
     from deadpool.clusters.slurm.allocation import is_inside
-    from deadpool.clusters.slurm.preflight import check_before_submission, check_node_count
+    from deadpool.clusters.slurm.preflight import check_before_submission, check_folder_is_free, check_node_count
     from deadpool.clusters.slurm.run_folder import note_submission
     from deadpool.clusters.slurm.waiting import StartWatch
+    from deadpool.control.folder_lock import lock_folder
     from deadpool.errors import ConfigError
     from deadpool.owner_only import make_private_folder
 
@@ -42,8 +44,10 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
         check_before_submission(made.run_dir)
         check_node_count(made.nodes, made.options)
     make_private_folder(made.run_dir)
-    job_id = client.submit([], made.text())
-    note_submission(made.run_dir, job_id)
+    with contextlib.closing(lock_folder(made.run_dir, "run_dir")):  # of two that submit, one is first
+        check_folder_is_free(made.run_dir)
+        job_id = client.submit([], made.text())
+        note_submission(made.run_dir, job_id)
     print(f"Submitted batch job {job_id}")
     print(f"run folder: {made.run_dir}")
     print(f"look at it: {shlex.join(['deadpool', 'status', str(made.run_dir)])}", flush=True)

@@ -34,6 +34,7 @@ from deadpool.control.progress import FACT
 from deadpool.control.rank_stats import rank_figures
 from deadpool.control.ready_file import READY_STATES, ReadyFile
 from deadpool.control.rendezvous import RendezvousServer
+from deadpool.control.run_dir import KEPT_FOLDER
 from deadpool.control.storage_watch import FACT as STORAGE_FACT
 from deadpool.control.storage_watch import StorageWatch
 from deadpool.control.thread_priority import ThreadPriority
@@ -86,7 +87,6 @@ from deadpool.timeouts import STREAM_AT_LEAST_S
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
-KEPT_FOLDER = "kept"  # beside the trainers' logs: copies of a job that could not go on
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
 _LEASE_LOOK_S = 0.5  # until a spare notices that its machine serves another job
 _UNSENT_LIMIT = 1000

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadpool.config import JobConfig, settings_for
+from deadpool.control.console import print_line
 from deadpool.control.folder_lock import lock_folder
 from deadpool.control.machine_lease import MachineLease
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.setting import COORDINATOR
+from deadpool.wire.secret import handed_over
 
 Process = subprocess.Popen[bytes]
 
@@ -42,11 +44,14 @@ class _CoordinatorProcess:
 
 
 class CoordinatorProcesses:
-    """A coordinator that dies by a signal is started again at the same address. It takes over the job, or stands by."""
+    """A coordinator that dies by a signal is started again at the same address. It takes over the job, or stands by.
+
+    It is given the job's secret, and is told that the job has begun: the run folder may be gone by then."""
 
     def __init__(self, config: JobConfig, run_dir: RunDir, spawn: Spawn) -> None:
         self._config, self._run_dir, self._spawn = config, run_dir, spawn
         self._lock: MachineLease | None = None
+        self._secret = b""
         self._processes: list[_CoordinatorProcess] = []
         self._restarts = 0
         self._deserted_at: float | None = None
@@ -59,8 +64,12 @@ class CoordinatorProcesses:
     def start(self) -> None:
         """When this returns, the first coordinator listens. ConfigError: another job uses the run folder."""
         self._lock = lock_folder(self._run_dir.path, "run_dir")
-        self._run_dir.make_secret()
-        self._run_dir.forget()
+        self._secret = self._run_dir.make_secret()
+        if (earlier := self._run_dir.put_earlier_job_away()) is not None:
+            print_line(
+                f"[deadpool] this folder is that of an earlier job, whose log is in {earlier.path} now. This job "
+                "begins anew, or from the earlier one's newest checkpoint with --durable and --resume auto"
+            )
         ports = [self._config.port] if not self._config.standby_coordinators else self._free_ports()
         places = [f"{self._config.host}:{port}" for port in ports]
         for place in places:
@@ -89,13 +98,15 @@ class CoordinatorProcesses:
     def _start_again(self, each: _CoordinatorProcess) -> None:
         self._restarts += 1
         places = self.places if len(self._processes) > 1 else []
-        each.process = self._begin(self._command(each.place, places, faults=False))
+        command = self._command(each.place, places, faults=False)
+        with handed_over(self._secret) as secret:
+            each.process = self._begin([*command, "--again", f"--secret-from={secret}"], secret)
 
-    def _begin(self, command: list[str]) -> Process:
+    def _begin(self, command: list[str], *descriptors: int) -> Process:
         """Coordinators have the lock of the folder too: as long as one of them lives, no other job begins there."""
         assert self._lock is not None
-        descriptor = self._lock.descriptor
-        return self._spawn([*command, f"--lock={descriptor}"], signal.SIGTERM, pass_fds=(descriptor,))
+        lock = self._lock.descriptor
+        return self._spawn([*command, f"--lock={lock}"], signal.SIGTERM, pass_fds=(lock, *descriptors))
 
     def _is_over(self, *, deserted: bool) -> bool:
         """A single coordinator ends the job itself, or waits for nodes to be added."""
@@ -128,7 +139,7 @@ class CoordinatorProcesses:
         """One that is alone leads even if a full disk has kept it from saying so."""
         if len(self._processes) == 1:
             return True
-        return self._run_dir.is_known and self._run_dir.coordinator_pid() == each.process.pid
+        return self._run_dir.is_led_by(each.process.pid)
 
     def _await(self, process: Process) -> None:
         deadline = time.monotonic() + _START_S

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
+from typing import IO, Protocol, cast
 
 from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.config import JobConfig, settings_for
@@ -234,8 +234,15 @@ class LocalJob:
         if self.output is not None:
             yield self.output
             return
-        with open_private(self.run_dir.path / "console.log", "ab") as file:
+        with self._console_file() as file:
             yield file.fileno()
+
+    def _console_file(self) -> IO[bytes]:
+        """A coordinator is started again also while nothing can be written there; what it prints is then lost."""
+        try:
+            return open_private(self.run_dir.path / "console.log", "ab")
+        except OSError:
+            return open(os.devnull, "wb")
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -18,6 +18,7 @@ from deadpool.owner_only import make_private_folder, owner_only_opener
 _FLOCK = "hhqqi"  # of fcntl.h: type, whence, start, length, process
 _UNKNOWN = "another job"
 _LOOKS_FOR_A_NAME = 20
+_NAME_BYTES = 500
 
 
 class MachineLease:
@@ -28,10 +29,11 @@ class MachineLease:
         self._descriptor = owner_only_opener(str(path), os.O_RDWR | os.O_CREAT)
         self.is_held = self._is_signed = False
 
-    def take(self) -> str | None:
-        """None: this process has it. Otherwise the process that has it."""
+    def take(self, *, shared: bool = False) -> str | None:
+        """None: this process has it. Otherwise the process that has it. Several may have it if all of them share it."""
         try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK))
+            kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(kind))
         except (BlockingIOError, PermissionError):
             return self._read_holder()
         self.is_held = True
@@ -51,7 +53,7 @@ class MachineLease:
 
     def last_holder(self) -> str | None:
         """Whoever signed last, if it has not taken its name away since."""
-        return os.pread(self._descriptor, 200, 0).decode(errors="replace").strip() or None
+        return os.pread(self._descriptor, _NAME_BYTES, 0).decode(errors="replace").strip() or None
 
     def release(self) -> None:
         os.ftruncate(self._descriptor, 0)
@@ -67,7 +69,9 @@ class MachineLease:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            if self._is_signed:
+            if (
+                self._is_signed and self.last_holder() == self._holder
+            ):  # another one that shares it has its own name there
                 os.ftruncate(self._descriptor, 0)
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
@@ -75,7 +79,7 @@ class MachineLease:
     def _read_holder(self) -> str:
         """Whoever takes the lock writes its name right after that, so there may be none for a moment."""
         for _ in range(_LOOKS_FOR_A_NAME):
-            if name := os.pread(self._descriptor, 200, 0).decode(errors="replace").strip():
+            if name := os.pread(self._descriptor, _NAME_BYTES, 0).decode(errors="replace").strip():
                 return name
             time.sleep(0.001)
         return _UNKNOWN

@@ -19,9 +19,11 @@ from deadpool.errors import ConfigError
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials, read_credentials
-from deadpool.wire.tls import OFF, settled
+from deadpool.wire.tls import OFF, load_tls, settled
 
-_LOGS, _JOURNAL = "logs", "journal"
+_LOGS, _JOURNAL, _EARLIER = "logs", "journal", "earlier"
+KEPT_FOLDER = "kept"
+"""Below the logs: what the agents of a job that could not go on have written."""
 
 
 def journal_folder(logs: Path) -> Path:
@@ -75,17 +77,35 @@ class RunDir:
 
     @property
     def is_known(self) -> bool:
-        """Whether a coordinator has led a job in this folder."""
-        return (self.path / "job.json").exists()
+        """Whether a coordinator has led a job in this folder, as far as its disk says."""
+        try:
+            return (self.path / "job.json").exists()
+        except OSError:
+            return False
 
-    def forget(self) -> None:
-        """Called when a new job begins in this folder."""
-        (self.path / "job.json").unlink(missing_ok=True)
+    def put_earlier_job_away(self) -> RunDir | None:
+        """Called when a new job begins in this folder: two jobs in one log would look like one, whose causes have the
+        same names and whose time between them counted as trained. Journals and kept copies stay: the new job may go on
+        from them. Returns where the earlier job is now, which is a run folder again."""
+        if not any((self.path / name).exists() for name in ("job.json", "events.jsonl")):
+            return None
+        number = 1 + sum(1 for _ in self.path.glob(f"{_EARLIER}-*"))
+        earlier = RunDir.create(self.path / f"{_EARLIER}-{number}")
+        with self._refusing():
+            for each in (self.events, self.path / "job.json"):
+                if each.exists():
+                    each.rename(earlier.path / each.name)
+            for each in self.logs.iterdir():
+                if each.name != KEPT_FOLDER:
+                    each.rename(earlier.logs / each.name)
+        return earlier
 
-    def credentials(self, *, serving: bool = False, tls: str | None = None) -> Credentials:
+    def credentials(self, *, serving: bool = False, tls: str | None = None, secret: bytes | None = None) -> Credentials:
         """What a process of this job needs to connect, and with `serving` to listen. `tls` is as announced unless
-        given."""
+        given, and `secret` is read unless given."""
         mode = tls if tls is not None else self.tls()
+        if secret is not None:
+            return Credentials(secret, load_tls(mode, serving=serving))
         return read_credentials(serving=serving, tls=mode, default_secret=self.secret_file)
 
     def announce(self, address: Address, *, tls: str, still: Callable[[], bool] = lambda: True, **facts: Any) -> None:
@@ -107,6 +127,20 @@ class RunDir:
 
     def coordinator_pid(self) -> int:
         return int(self._announced()["pid"])
+
+    def is_led_by(self, pid: int) -> bool:
+        """Whether job.json names this process. While it cannot be read nobody knows, so that is asked again later."""
+        try:
+            return self.coordinator_pid() == pid
+        except ConfigError:
+            return False
+
+    def is_led_from(self, place: str) -> bool:
+        """The same by HOST:PORT, for those who look from another machine."""
+        try:
+            return str(self.coordinator()) == place
+        except ConfigError:
+            return False
 
     def tls(self) -> str:
         """How connections to this job are encrypted."""

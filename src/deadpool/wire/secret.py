@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
@@ -24,6 +26,23 @@ def read_secret(default: Path | None = None) -> bytes:
     if path is None:
         raise ConfigError(f"the job's secret is unknown: set {SECRET_FILE_VARIABLE} to a file that holds it")
     return _checked(_read_own(path), str(path))
+
+
+@contextlib.contextmanager
+def handed_over(secret: bytes) -> Iterator[int]:
+    """A descriptor for a child that cannot rely on the secret's file: a pipe, which has the secret in it already."""
+    ours, theirs = os.pipe()
+    try:
+        with os.fdopen(theirs, "wb") as pipe:
+            pipe.write(secret)
+        yield ours
+    finally:
+        os.close(ours)
+
+
+def read_handed_over(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as pipe:
+        return _checked(pipe.read(), f"descriptor {descriptor}")
 
 
 def _read_own(path: Path) -> bytes:

@@ -143,6 +143,17 @@ def job(job_id: str) -> JobFacts | None:
     return found[0] if found else None
 
 
+def unfinished_job(job_id: str) -> JobFacts | None:
+    """The job if it waits, runs or is just ending; None: it is over."""
+    try:
+        found = _jobs(f"--jobs={job_id}")
+    except SlurmError as error:
+        if "Invalid job id" in str(error):
+            return None
+        raise
+    return found[0] if found else None
+
+
 def own_jobs(name: str) -> list[JobFacts]:
     """This user's jobs of that name which wait or run."""
     return _jobs(f"--user={os.getuid()}", f"--name={name}")

@@ -5,6 +5,7 @@ Slurm sends signals to this process. It outlives its agent where the end of the 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import socket
@@ -144,16 +145,17 @@ class SlurmNode:
             self._beaten_at = time.monotonic()
             self._is_leader = self._leads()
             if self._is_leader and self._processes.has_coordinator:
-                self.folder.beat()
+                with contextlib.suppress(OSError):  # a disk that takes nothing ends no node
+                    self.folder.beat()
         code = coordinator.poll()
         if code is not None and code < 0 and not self._is_cancelled:
             self._processes.restart_coordinator(self._words_for_coordinator(faults=False))
         elif code is not None and code >= 0 and self._leads():
-            self.folder.set_result(code, "the coordinator ended")
+            with contextlib.suppress(OSError):  # it is tried again with the next look
+                self.folder.set_result(code, "the coordinator ended")
 
     def _leads(self) -> bool:
-        run_dir = self.folder.run_dir
-        return run_dir.is_known and str(run_dir.coordinator()) == self._place
+        return self.folder.run_dir.is_led_from(self._place)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 

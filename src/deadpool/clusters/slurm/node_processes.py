@@ -7,12 +7,14 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.clusters.slurm.batch_script import command
 from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.environment import NOTICE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.owner_only import open_private
+from deadpool.wire.secret import handed_over
 
 Process = subprocess.Popen[bytes]
 _STOP_S = 10.0
@@ -26,18 +28,22 @@ class NodeProcesses:
     agent: Process | None = None
     coordinator: Process | None = None
     _restarts: int = 0
+    _secret: bytes = b""
 
     def start_agent(self, words: Sequence[str]) -> None:
         self.agent = self._start(words, "agent", signal.SIGKILL)
 
     def start_coordinator(self, words: Sequence[str]) -> None:
+        self._secret = self.folder.run_dir.secret_file.read_bytes()
         self.coordinator = self._start(words, "coordinator", signal.SIGTERM)
 
     def restart_coordinator(self, words: Sequence[str]) -> None:
         """After a signal has ended it: the nodes turn to it again, or to another one."""
         if self._restarts < _RESTARTS:
             self._restarts += 1
-            self.start_coordinator(words)
+            with handed_over(self._secret) as secret:  # its folder may be gone for a while
+                words = [*words, "--again", f"--secret-from={secret}"]
+                self.coordinator = self._start(words, "coordinator", signal.SIGTERM, secret)
 
     @property
     def has_coordinator(self) -> bool:
@@ -61,7 +67,7 @@ class NodeProcesses:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
 
-    def _start(self, words: Sequence[str], name: str, at_parents_end: signal.Signals) -> Process:
+    def _start(self, words: Sequence[str], name: str, at_parents_end: signal.Signals, *descriptors: int) -> Process:
         """Its output goes to a file: the way to srun's output ends with the batch host."""
         own = {
             SECRET_FILE_VARIABLE: str(self.folder.run_dir.secret_file),
@@ -69,8 +75,7 @@ class NodeProcesses:
         }
         variables = {**os.environ, **own}
         variables.pop(SECRET_VARIABLE, None)  # it would be the secret of another job
-        log = self.folder.run_dir.logs / f"{self.node}.{name}.log"
-        with open_private(log, "ab") as output, interrupts_held():
+        with self._output(name) as output, interrupts_held():
             return subprocess.Popen(
                 [*command(), *words],
                 env=variables,
@@ -78,5 +83,13 @@ class NodeProcesses:
                 stdout=output,
                 stderr=output,
                 process_group=0,
+                pass_fds=descriptors,
                 preexec_fn=end_with_parent(at_parents_end),
             )
+
+    def _output(self, name: str) -> IO[bytes]:
+        """What a process prints while its disk takes nothing is lost; the process is needed all the same."""
+        try:
+            return open_private(self.folder.run_dir.logs / f"{self.node}.{name}.log", "ab")
+        except OSError:
+            return open(os.devnull, "wb")

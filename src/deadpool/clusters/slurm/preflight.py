@@ -13,6 +13,7 @@ from deadpool.clusters.doctor.finding import Kind
 from deadpool.clusters.doctor.preflight import preflight
 from deadpool.clusters.slurm import client
 from deadpool.clusters.slurm.client import PartitionSize, SlurmError
+from deadpool.clusters.slurm.run_folder import submitted_job
 from deadpool.errors import ConfigError
 
 _SHARED = ("versions", "run folder")
@@ -75,3 +76,14 @@ def _named(options: Sequence[str]) -> str:
         elif word.startswith("-p"):
             found = word.removeprefix("-p")
     return found
+
+
+def check_folder_is_free(run_dir: Path) -> None:
+    """Another job that was submitted with this run folder would lose its secret and its events to this one."""
+    job_id = submitted_job(run_dir)
+    if job_id is None or (found := client.unfinished_job(job_id)) is None:
+        return
+    raise ConfigError(
+        f"run_dir={str(run_dir)!r} cannot be used: job {job_id} of Slurm ({found.state}) was submitted with it; wait "
+        f"for its end, end it with `scancel {job_id}`, or give another one"
+    )

@@ -22,8 +22,14 @@ from deadpool.owner_only import make_private_folder, open_private
 _POLL_S = 0.2
 START_S = 180.0
 """For other nodes to write what this one waits for. A shared file system may show a new file late."""
+_SILENT_S = 10.0
+"""A job that does not beat for so long is over: its acting coordinator's node beats every three seconds."""
 _SUBMITTED = "submitted.json"
 _OF_ONE_ATTEMPT = ("job.json", "events.jsonl", "logs", "journal")
+
+
+def _job_of(attempt: str) -> str:
+    return attempt.partition(".")[0]
 
 
 def note_submission(path: Path, job_id: str) -> None:
@@ -58,9 +64,26 @@ class RunFolder:
         if before is not None and before["attempt"] == self.attempt:
             return
         if before is not None:
+            self._refuse_if_used(str(before["attempt"]))
+        if before is not None:
             self._put_away(str(before["attempt"]))
         RunDir.create(self.path).make_secret()
         self._write("slurm.json", {"attempt": self.attempt, "began": time.time(), **description})
+
+    def _refuse_if_used(self, attempt: str) -> None:
+        """By another job, that is: a requeued job has its id again, and its last attempt is over. Clocks of nodes
+        differ, so a beat is one that changes while this one looks."""
+        other = RunFolder(self.path, attempt)
+        if _job_of(attempt) == _job_of(self.attempt) or other.result() is not None:
+            return
+        first, deadline = other.last_beat(), time.monotonic() + _SILENT_S
+        while first is not None and time.monotonic() < deadline:
+            if other.last_beat() not in (None, first):
+                raise ConfigError(
+                    f"run_dir={str(self.path)!r} cannot be used: job {_job_of(attempt)} of Slurm runs in it; wait for "
+                    "its end, or give another one"
+                )
+            time.sleep(_POLL_S)
 
     def _put_away(self, attempt: str) -> None:
         (self.path / "slurm.json").unlink()  # first: nobody may take the rest for that of this attempt

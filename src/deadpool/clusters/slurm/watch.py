@@ -5,6 +5,7 @@ something only where that one acts.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -70,7 +71,7 @@ class JobWatch:
 
     def _status(self) -> dict[str, Any] | None:
         run_dir = self._folder.run_dir
-        if not run_dir.is_known or str(run_dir.coordinator()) != self._place:
+        if not run_dir.is_led_from(self._place):
             return None
         return ask(run_dir, "status")
 
@@ -106,5 +107,6 @@ class JobWatch:
             self._said[what] = text
             line = f"[deadpool] {time.strftime('%H:%M:%S')} {text}"
             print_line(line)  # to srun's output, which ends with the batch host
-            with open_private(self._folder.run_dir.logs / f"{self._allocation.own}.watch.log", "a") as file:
+            log = self._folder.run_dir.logs / f"{self._allocation.own}.watch.log"
+            with contextlib.suppress(OSError), open_private(log, "a") as file:  # a full disk ends no watch
                 file.write(f"{line}\n")

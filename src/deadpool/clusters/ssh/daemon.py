@@ -27,6 +27,7 @@ from deadpool.clusters.ssh.upstream import Upstream
 from deadpool.control.run_dir import RunDir
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.owner_only import open_private
+from deadpool.wire.secret import handed_over
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CREDENTIALS = struct.Struct("iII")
@@ -48,6 +49,7 @@ class Daemon:
         self._agent: ManagedProcess | None = None
         self._coordinator: ManagedProcess | None = None
         self._restarts = 0
+        self._secret: str = order.pop("secret")
         self._end_reason: str | None = None
 
     async def run(self) -> None:
@@ -93,9 +95,11 @@ class Daemon:
     async def _start_agent(self, words: list[str]) -> None:
         self._agent = await self._start("agent", words, signal.SIGKILL)
 
-    async def _start(self, what: str, words: list[str], end_signal: signal.Signals) -> ManagedProcess:
+    async def _start(
+        self, what: str, words: list[str], end_signal: signal.Signals, *descriptors: int
+    ) -> ManagedProcess:
         process = ManagedProcess(what, words, self._variables(), self._on_line)
-        await process.start(end_signal)
+        await process.start(end_signal, descriptors)
         return process
 
     def _variables(self) -> dict[str, str]:
@@ -105,7 +109,7 @@ class Daemon:
 
     def _write_secret(self) -> None:
         with open_private(self._folder.secret_file, "w") as file:
-            file.write(self._order.pop("secret"))
+            file.write(self._secret)
 
     def _on_line(self, what: str, text: str) -> None:
         self._console.write(f"{text}\n".encode())
@@ -140,8 +144,7 @@ class Daemon:
         if code is None or process.was_reported:
             return False
         process.was_reported = True
-        leading = process.what == "coordinator" and self._folder.is_known
-        leading = leading and self._folder.coordinator_pid() == process.pid
+        leading = process.what == "coordinator" and self._folder.is_led_by(process.pid)
         self._news.look()  # the last events come before the end
         self._upstream.send(encode("exit", what=process.what, code=code, leading=leading))
         return True
@@ -151,7 +154,9 @@ class Daemon:
         assert self._coordinator is not None and self._coordinator.code is not None
         if self._coordinator.code < 0 and self._restarts < _RESTARTS:
             self._restarts += 1
-            self._coordinator = await self._start("coordinator", self._order["coordinator_again"], signal.SIGTERM)
+            with handed_over(self._secret.encode()) as secret:
+                words = [*self._order["coordinator_again"], "--again", f"--secret-from={secret}"]
+                self._coordinator = await self._start("coordinator", words, signal.SIGTERM, secret)
             self._upstream.send(encode("coordinator_restarted"))
 
     async def _stop(self) -> None:

@@ -23,6 +23,8 @@ from deadpool.clusters.ssh.preflight import Checked, findings, table
 from deadpool.clusters.ssh.reporter import Reporter
 from deadpool.config import JobConfig
 from deadpool.control.console import print_line
+from deadpool.control.folder_lock import lock_folder
+from deadpool.control.machine_lease import MachineLease
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 
@@ -65,14 +67,18 @@ class SshJob:
 
     async def run(self) -> int:
         """Returns the job's exit code. When it is cancelled, it ends everything first."""
+        lock: MachineLease | None = None
         try:
             checked = await self._check()
             if self.options.check_only:
                 return 0
+            lock = lock_folder(self.run_dir.path, "run_dir")  # before the secret of another job is replaced
             self._start(checked)
             return await self._wait()
         finally:
             await self._end()
+            if lock is not None:
+                lock.close()
 
     # --- before the job ----------------------------------------------------------------------------------------------
 

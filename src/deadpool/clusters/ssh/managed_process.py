@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from deadpool.child_processes import end_with_parent
 from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES
@@ -24,8 +24,8 @@ class ManagedProcess:
         self._reading: asyncio.Task[None] | None = None
         self.was_reported = False
 
-    async def start(self, end_signal: signal.Signals) -> None:
-        """In a group of its own, which is killed as a whole."""
+    async def start(self, end_signal: signal.Signals, descriptors: Sequence[int] = ()) -> None:
+        """In a group of its own, which is killed as a whole. It gets the descriptors under their numbers."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -36,6 +36,7 @@ class ManagedProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             process_group=0,
+            pass_fds=descriptors,
             preexec_fn=end_with_parent(end_signal),
             limit=LINE_LIMIT_BYTES,
         )
