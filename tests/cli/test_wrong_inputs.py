@@ -82,8 +82,9 @@ WRONG: list[tuple[str, str]] = [
     ("status --run-dir {absent}", "is not there: give the run folder of a job"),
     ("status --run-dir {file}", "is a file: give the run folder of a job"),
     ("status {file}", "is a file: give the run folder of a job"),
-    ("status {broken}", "is not the run folder of a job (its job.json: it is damaged)"),
-    ("status {odd}", "is not the run folder of a job (its job.json: it is damaged)"),
+    ("status {broken}", "job.json, which says where the coordinator is, is damaged"),
+    ("status {odd}", "though the job itself may run"),
+    ("status {far}", "job.json, which says where the coordinator is, is damaged"),
     ("run --config {binary} {script}", "cannot be read"),
     ("story {told} --cause fault-9", "cause='fault-9' is none of"),
     ("story run-2", "run folder run-2 is not there"),
@@ -121,6 +122,17 @@ WRONG: list[tuple[str, str]] = [
     ("pool status --pool {absent}", "no pool in"),
     # --- the network
     ("run --interface nosuch0 {script}", "interface='nosuch0' is not one with an IPv4 address"),
+    # --- ports that there cannot be
+    ("dashboard {known} --port 99999", "port=99999 at 127.0.0.1 cannot be used"),
+    ("dashboard {known} --port -1", "give another one of at most 65535"),
+    ("agent --join 127.0.0.1:99999 {script}", "give HOST:PORT of the coordinator, with a port from 1 to 65535"),
+    ("agent --join 127.0.0.1:-1 {script}", "give HOST:PORT of the coordinator"),
+    ("agent --join 127.0.0.1:１２ {script}", "give HOST:PORT of the coordinator"),
+    ("pool join --at 127.0.0.1:99999", "give HOST:PORT of the pool"),
+    ("run --dashboard --dashboard-at 127.0.0.1:99999 {script}", "give HOST:PORT with a port of at most 65535"),
+    ("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999 cannot be used"),
+    ("coordinator --nodes 3 --run-dir {new} --coordinators a:1,b:99999", "'b:99999' cannot be used"),
+    ("doctor --meet 127.0.0.1:99999 --nodes 2", "give HOST:PORT of one of the nodes"),
 ]
 
 
@@ -134,7 +146,7 @@ def names(tmp_path, monkeypatch) -> dict[str, object]:
     (tmp_path / "empty.py").touch()
     (tmp_path / "file").write_text("neither TOML nor JSON\n")
     (tmp_path / "binary").write_bytes(bytes(range(128, 256)))
-    for folder in ("folder", "broken", "odd", "told", "known", "open"):
+    for folder in ("folder", "broken", "odd", "told", "known", "open", "far"):
         (tmp_path / folder).mkdir()
     (tmp_path / "odd" / "job.json").write_text("[]")
     (tmp_path / "told" / "events.jsonl").write_text('{"t": 1.0, "what": "fault", "cause": "fault-1"}\n')
@@ -144,7 +156,8 @@ def names(tmp_path, monkeypatch) -> dict[str, object]:
         (tmp_path / folder / "secret").write_text("s" * 64)
     (tmp_path / "known" / "secret").chmod(0o600)
     (tmp_path / "open" / "secret").chmod(0o644)
-    folders = ("folder", "broken", "odd", "told", "known", "open", "absent", "new")
+    (tmp_path / "far" / "job.json").write_text('{"host": "127.0.0.1", "port": 99999, "pid": 1, "tls": "off"}')
+    folders = ("folder", "broken", "odd", "told", "known", "open", "far", "absent", "new")
     here = {name: tmp_path / name for name in ("file", "binary", *folders)}
     return {**here, "script": tmp_path / "script.py", "empty": tmp_path / "empty.py", "python": sys.executable}
 
@@ -186,7 +199,6 @@ def test_port_that_is_taken(refused):
     ("line", "message"),
     [
         ("coordinator --nodes 1 --run-dir {new} --host 192.0.2.77", "host='192.0.2.77', port=0 cannot be used"),
-        pytest.param("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999", marks=pytest.mark.thorough),
         pytest.param("salvage {absent}", "there are no salvaged copies", marks=pytest.mark.thorough),
     ],
 )
