@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deadpool.dashboard.access_token import is_allowed
 from deadpool.dashboard.feed import Feed
 from deadpool.errors import ConfigError
+from deadpool.protocol.topology import LAST_PORT
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -78,7 +79,7 @@ class DashboardServer:
             await self._runner.cleanup()
             what = "is in use" if getattr(error, "errno", None) == errno.EADDRINUSE else f"cannot be used ({error})"
             raise ConfigError(
-                f"port={port} at {host} {what}: give another one of at most 65535, or 0 for any free one"
+                f"port={port} at {host} {what}: give another one of at most {LAST_PORT}, or 0 for any free one"
             ) from error
         own_host, own_port = self._runner.addresses[0][:2]
         return f"http://{own_host}:{own_port}/"
