@@ -54,6 +54,9 @@ WRONG: list[tuple[str, str]] = [
     ("agent --join nonsense {script}", "join='nonsense' cannot be used: give HOST:PORT"),
     ("agent --name n1 {script}", "need --join"),
     ("coordinator --run-dir {known}", "Missing option '--nodes'"),
+    ("kubernetes manifest --image i --nodes 0 {script}", "nodes=0 cannot be used: give a number of at least 1"),
+    ("kubernetes manifest --image i --nproc-per-node 0 {script}", "nprocPerNode=0 cannot be used"),
+    ("kubernetes manifest --image i --spares -1 {script}", "spares=-1 cannot be used"),
     # --- the script
     ("run absent.py", "script='absent.py' is not a file"),
     ("run /dev/stdin", "is no regular file"),
@@ -163,6 +166,19 @@ def names(tmp_path, monkeypatch) -> dict[str, object]:
 
 
 @pytest.fixture
+def ended(names, monkeypatch):
+    """Calls the command; returns its exit code."""
+
+    def call(line: str) -> object:
+        monkeypatch.setattr(sys, "argv", ["deadpool", *line.split()])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code
+
+    return call
+
+
+@pytest.fixture
 def refused(names, monkeypatch, capfd):
     """Calls the command; returns what it said. A word with spaces is written with @ in their place."""
     monkeypatch.setenv("COLUMNS", "200")
@@ -207,20 +223,52 @@ def test_process_of_its_own_is_refused_in_words(names, line, message):
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
-def test_log_that_is_no_log_has_no_recoveries(names, monkeypatch, capfd):
-    lines = [
-        os.urandom(3000),
-        b"[1, 2]",
-        b'"text"',
-        b'{"what": "fault"}',
-        b'{"no": "event"}',
-        b'{"what": "x", "t": "abc"}',
-    ]
-    (names["folder"] / "events.jsonl").write_bytes(b"\n".join(lines))
-    monkeypatch.setattr(sys, "argv", ["deadpool", "story", str(names["folder"])])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code, "no completed recovery" in capfd.readouterr().out) == (0, True)
+NO_EVENTS = [
+    os.urandom(3000),
+    b"[1, 2]",
+    b'"text"',
+    b'{"what": "fault"}',
+    b'{"no": "event"}',
+    b'{"what": "x", "t": "a"}',
+]
+
+
+@pytest.mark.parametrize("command", ["story", "report", "trace", "picture", "logs --rank 0"])
+@pytest.mark.parametrize("log", [b"\n".join(NO_EVENTS), b""], ids=["damaged", "empty"])
+def test_log_that_is_no_log_is_refused(refused, names, command, log):
+    (names["folder"] / "events.jsonl").write_bytes(log)
+    assert "events.jsonl holds no event: it is empty or damaged" in refused(f"{command} {{folder}}")
+
+
+@pytest.mark.parametrize("command", ["story", "report", "picture"])
+def test_log_that_is_a_folder_is_refused(refused, names, command):
+    (names["folder"] / "events.jsonl").mkdir()
+    assert "cannot be read: Is a directory. Give the run folder of a job" in refused(f"{command} {{folder}}")
+
+
+def test_lines_that_are_no_events_are_passed_over(names, ended, capfd):
+    whole = b'{"what": "began", "t": 1.0}'
+    (names["folder"] / "events.jsonl").write_bytes(b"\n".join([*NO_EVENTS, whole]))
+    assert ended(f"story {names['folder']}") == 0
+    assert "no completed recovery" in capfd.readouterr().out
+
+
+NOTHING_FOUND = [
+    ("journal {told}", "there are no values in"),
+    ("journal {told} --rank 7", "there are no values of rank 7 in"),
+    ("journal --folder {folder}", "there are no values in"),
+    ("durable list {absent}", "there is no complete checkpoint in"),
+    ("durable list {absent} --json", "there is no complete checkpoint in"),
+    ("durable verify {folder}", "there is no complete checkpoint in"),
+    ("logs {told} --trainer x", "no log in {told}/logs is of a trainer with this name"),
+    ("logs {told} --trainer n1.0", "It ran on node n1: look there"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), NOTHING_FOUND, ids=[line for line, _ in NOTHING_FOUND])
+def test_nothing_found_is_no_success(names, ended, capfd, line, message):
+    assert ended(line.format(**names)) == 1
+    assert message.format(**names) in "".join(capfd.readouterr())
 
 
 def test_error_of_the_machine_is_a_sentence_and_a_traceback_only_on_demand(refused, monkeypatch):
