@@ -68,7 +68,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hook_rules": BASE | {"event_types"},
     "hooks": BASE | {"environment", "event_types", "events", "hook_rules"},
     "config": BASE
-    | {"protocol.coding", "config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
+    | {"protocol.coding", "protocol.topology"}
+    | {"config_values", "hook_rules", "environment", "fault_orders", "setting", "timeouts"},
     "host_memory": set(),
     "health": {"host_memory", "protocol"},
     "owner_only": set(),

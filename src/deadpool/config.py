@@ -29,6 +29,7 @@ from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
 from deadpool.hook_rules import HOOKS, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
 from deadpool.protocol.coding import Scheme
+from deadpool.protocol.topology import LAST_PORT, Address
 from deadpool.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 
 LOG_FORMATS = ("text", "json")
@@ -345,8 +346,11 @@ class JobConfig:
         _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
         parse_cpus(self.bulk_cpus)
         self.hook_rules()
-        host, _, page_port = self.dashboard_at.rpartition(":")
-        _require("dashboard_at", self.dashboard_at, bool(host) and page_port.isdigit(), "HOST:PORT")
+        _require(
+            "port", self.port, 0 <= self.port <= LAST_PORT, f"a port of at most {LAST_PORT}, or 0 for any free one"
+        )
+        page = self.dashboard_at
+        _require("dashboard_at", page, Address.is_one(page), f"HOST:PORT with a port of at most {LAST_PORT}")
         self._check_durable()
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
@@ -388,8 +392,7 @@ class JobConfig:
         accepted = "0 with fewer than 3 nodes: a coordinator may act only with most of the nodes that ran"
         _require("standby_coordinators", several, several == 0 or self.nodes > 2, accepted)
         for place in self.coordinator_places:
-            host, _, port = place.rpartition(":")
-            _require("coordinators", place, bool(host) and port.isdigit(), "HOST:PORT of each, separated by commas")
+            _require("coordinators", place, Address.is_one(place), "HOST:PORT of each, separated by commas")
 
 
 def _require(name: str, value: Any, good: bool, accepted: str) -> None:

@@ -54,6 +54,9 @@ WRONG: list[tuple[str, str]] = [
     ("agent --join nonsense {script}", "join='nonsense' cannot be used: give HOST:PORT"),
     ("agent --name n1 {script}", "need --join"),
     ("coordinator --run-dir {known}", "Missing option '--nodes'"),
+    ("kubernetes manifest --image i --nodes 0 {script}", "nodes=0 cannot be used: give a number of at least 1"),
+    ("kubernetes manifest --image i --nproc-per-node 0 {script}", "nprocPerNode=0 cannot be used"),
+    ("kubernetes manifest --image i --spares -1 {script}", "spares=-1 cannot be used"),
     # --- the script
     ("run absent.py", "script='absent.py' is not a file"),
     ("run /dev/stdin", "is no regular file"),
@@ -82,8 +85,9 @@ WRONG: list[tuple[str, str]] = [
     ("status --run-dir {absent}", "is not there: give the run folder of a job"),
     ("status --run-dir {file}", "is a file: give the run folder of a job"),
     ("status {file}", "is a file: give the run folder of a job"),
-    ("status {broken}", "is not the run folder of a job (its job.json: it is damaged)"),
-    ("status {odd}", "is not the run folder of a job (its job.json: it is damaged)"),
+    ("status {broken}", "job.json, which says where the coordinator is, is damaged"),
+    ("status {odd}", "though the job itself may run"),
+    ("status {far}", "job.json, which says where the coordinator is, is damaged"),
     ("run --config {binary} {script}", "cannot be read"),
     ("story {told} --cause fault-9", "cause='fault-9' is none of"),
     ("story run-2", "run folder run-2 is not there"),
@@ -121,6 +125,17 @@ WRONG: list[tuple[str, str]] = [
     ("pool status --pool {absent}", "no pool in"),
     # --- the network
     ("run --interface nosuch0 {script}", "interface='nosuch0' is not one with an IPv4 address"),
+    # --- ports that there cannot be
+    ("dashboard {known} --port 99999", "port=99999 at 127.0.0.1 cannot be used"),
+    ("dashboard {known} --port -1", "give another one of at most 65535"),
+    ("agent --join 127.0.0.1:99999 {script}", "give HOST:PORT of the coordinator, with a port from 1 to 65535"),
+    ("agent --join 127.0.0.1:-1 {script}", "give HOST:PORT of the coordinator"),
+    ("agent --join 127.0.0.1:１２ {script}", "give HOST:PORT of the coordinator"),
+    ("pool join --at 127.0.0.1:99999", "give HOST:PORT of the pool"),
+    ("run --dashboard --dashboard-at 127.0.0.1:99999 {script}", "give HOST:PORT with a port of at most 65535"),
+    ("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999 cannot be used"),
+    ("coordinator --nodes 3 --run-dir {new} --coordinators a:1,b:99999", "'b:99999' cannot be used"),
+    ("doctor --meet 127.0.0.1:99999 --nodes 2", "give HOST:PORT of one of the nodes"),
 ]
 
 
@@ -134,7 +149,7 @@ def names(tmp_path, monkeypatch) -> dict[str, object]:
     (tmp_path / "empty.py").touch()
     (tmp_path / "file").write_text("neither TOML nor JSON\n")
     (tmp_path / "binary").write_bytes(bytes(range(128, 256)))
-    for folder in ("folder", "broken", "odd", "told", "known", "open"):
+    for folder in ("folder", "broken", "odd", "told", "known", "open", "far"):
         (tmp_path / folder).mkdir()
     (tmp_path / "odd" / "job.json").write_text("[]")
     (tmp_path / "told" / "events.jsonl").write_text('{"t": 1.0, "what": "fault", "cause": "fault-1"}\n')
@@ -144,9 +159,23 @@ def names(tmp_path, monkeypatch) -> dict[str, object]:
         (tmp_path / folder / "secret").write_text("s" * 64)
     (tmp_path / "known" / "secret").chmod(0o600)
     (tmp_path / "open" / "secret").chmod(0o644)
-    folders = ("folder", "broken", "odd", "told", "known", "open", "absent", "new")
+    (tmp_path / "far" / "job.json").write_text('{"host": "127.0.0.1", "port": 99999, "pid": 1, "tls": "off"}')
+    folders = ("folder", "broken", "odd", "told", "known", "open", "far", "absent", "new")
     here = {name: tmp_path / name for name in ("file", "binary", *folders)}
     return {**here, "script": tmp_path / "script.py", "empty": tmp_path / "empty.py", "python": sys.executable}
+
+
+@pytest.fixture
+def ended(names, monkeypatch):
+    """Calls the command; returns its exit code."""
+
+    def call(line: str) -> object:
+        monkeypatch.setattr(sys, "argv", ["deadpool", *line.split()])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code
+
+    return call
 
 
 @pytest.fixture
@@ -186,7 +215,6 @@ def test_port_that_is_taken(refused):
     ("line", "message"),
     [
         ("coordinator --nodes 1 --run-dir {new} --host 192.0.2.77", "host='192.0.2.77', port=0 cannot be used"),
-        pytest.param("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999", marks=pytest.mark.thorough),
         pytest.param("salvage {absent}", "there are no salvaged copies", marks=pytest.mark.thorough),
     ],
 )
@@ -195,20 +223,52 @@ def test_process_of_its_own_is_refused_in_words(names, line, message):
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
-def test_log_that_is_no_log_has_no_recoveries(names, monkeypatch, capfd):
-    lines = [
-        os.urandom(3000),
-        b"[1, 2]",
-        b'"text"',
-        b'{"what": "fault"}',
-        b'{"no": "event"}',
-        b'{"what": "x", "t": "abc"}',
-    ]
-    (names["folder"] / "events.jsonl").write_bytes(b"\n".join(lines))
-    monkeypatch.setattr(sys, "argv", ["deadpool", "story", str(names["folder"])])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code, "no completed recovery" in capfd.readouterr().out) == (0, True)
+NO_EVENTS = [
+    os.urandom(3000),
+    b"[1, 2]",
+    b'"text"',
+    b'{"what": "fault"}',
+    b'{"no": "event"}',
+    b'{"what": "x", "t": "a"}',
+]
+
+
+@pytest.mark.parametrize("command", ["story", "report", "trace", "picture", "logs --rank 0"])
+@pytest.mark.parametrize("log", [b"\n".join(NO_EVENTS), b""], ids=["damaged", "empty"])
+def test_log_that_is_no_log_is_refused(refused, names, command, log):
+    (names["folder"] / "events.jsonl").write_bytes(log)
+    assert "events.jsonl holds no event: it is empty or damaged" in refused(f"{command} {{folder}}")
+
+
+@pytest.mark.parametrize("command", ["story", "report", "picture"])
+def test_log_that_is_a_folder_is_refused(refused, names, command):
+    (names["folder"] / "events.jsonl").mkdir()
+    assert "cannot be read: Is a directory. Give the run folder of a job" in refused(f"{command} {{folder}}")
+
+
+def test_lines_that_are_no_events_are_passed_over(names, ended, capfd):
+    whole = b'{"what": "began", "t": 1.0}'
+    (names["folder"] / "events.jsonl").write_bytes(b"\n".join([*NO_EVENTS, whole]))
+    assert ended(f"story {names['folder']}") == 0
+    assert "no completed recovery" in capfd.readouterr().out
+
+
+NOTHING_FOUND = [
+    ("journal {told}", "there are no values in"),
+    ("journal {told} --rank 7", "there are no values of rank 7 in"),
+    ("journal --folder {folder}", "there are no values in"),
+    ("durable list {absent}", "there is no complete checkpoint in"),
+    ("durable list {absent} --json", "there is no complete checkpoint in"),
+    ("durable verify {folder}", "there is no complete checkpoint in"),
+    ("logs {told} --trainer x", "no log in {told}/logs is of a trainer with this name"),
+    ("logs {told} --trainer n1.0", "It ran on node n1: look there"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), NOTHING_FOUND, ids=[line for line, _ in NOTHING_FOUND])
+def test_nothing_found_is_no_success(names, ended, capfd, line, message):
+    assert ended(line.format(**names)) == 1
+    assert message.format(**names) in "".join(capfd.readouterr())
 
 
 def test_error_of_the_machine_is_a_sentence_and_a_traceback_only_on_demand(refused, monkeypatch):

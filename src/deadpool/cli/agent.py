@@ -106,12 +106,14 @@ def agent(
 
 def addresses(text: str, setting: str = "join", whose: str = "the coordinator") -> list[Address]:
     from deadpool.errors import ConfigError
-    from deadpool.protocol.topology import Address
+    from deadpool.protocol.topology import LAST_PORT, Address
 
     try:
         return [Address.parse(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"{setting}={text!r} cannot be used: give HOST:PORT of {whose}") from None
+        raise ConfigError(
+            f"{setting}={text!r} cannot be used: give HOST:PORT of {whose}, with a port from 1 to {LAST_PORT}"
+        ) from None
 
 
 def _set_environment(interface: str | None, tls: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,8 @@ Where = Annotated[str, typer.Argument(metavar="PATH", help="what the job was giv
 def list_checkpoints(
     where: Where, json: Annotated[bool, typer.Option("--json", help="print JSON, one line each")] = False
 ) -> None:
-    """List complete checkpoints, newest first, and folders of writes that were cut off."""
+    """List complete checkpoints, newest first, and folders of writes that were cut off. Exits 1 where none is
+    complete."""
     from deadpool.durable.manifest import complete_ones
     from deadpool.durable.retention import torn
 
@@ -34,8 +36,9 @@ def list_checkpoints(
         print(json_format.dumps(_facts(manifest)) if json else _line(manifest))
     for name in torn(store, manifests):
         print(json_format.dumps({"name": name, "complete": False}) if json else f"{name}: not complete")
-    if not manifests and not json:
-        print(f"there is no complete checkpoint in {where}")
+    if not manifests:
+        print(f"there is no complete checkpoint in {where}", file=sys.stderr if json else sys.stdout)
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from deadpool.control.job_rpc import ask
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.events import read_events
 
-__all__ = ["RUNS", "ask", "find_run_dir"]
+__all__ = ["RUNS", "ask", "events_of", "find_run_dir"]
 
 RUNS = Path("deadpool-runs")
 
@@ -35,3 +37,17 @@ def find_run_dir(given: Path | None) -> RunDir:
     if not runs:
         raise ConfigError(f"no job was found in ./{RUNS}: name the run folder of the job, as `deadpool run` printed it")
     return RunDir(runs[-1])
+
+
+def events_of(folder: RunDir) -> list[dict[str, Any]]:
+    """What a job has told. ConfigError where nothing can be said about a job: no log, or a file that is none."""
+    try:
+        folder.events.stat()
+        records = [record for record in read_events(folder.events) if "t" in record]
+    except FileNotFoundError:
+        raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job") from None
+    except OSError as error:
+        raise ConfigError(f"{folder.events} cannot be read: {error.strerror}. Give the run folder of a job") from None
+    if not records:
+        raise ConfigError(f"{folder.events} holds no event: it is empty or damaged. Give the run folder of another job")
+    return records

@@ -30,11 +30,17 @@ def journal(
     key: Annotated[list[str] | None, typer.Option(help="only these values (repeatable); a/b if nested")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new entries")] = False,
 ) -> None:
-    """Print what job.log has written, every step of every rank once: a table, or lines of JSON where it is piped."""
+    """Print what job.log has written, every step of every rank once: a table, or lines of JSON where it is piped.
+    Exits 1 where there is nothing to print."""
     from deadpool.journal.reading import JournalReader, newest_runs
 
-    book = JournalReader(_folders(folder, run))
-    _print((line for line in newest_runs(book.read()) if rank in (None, line.rank)), key or [], titled=True)
+    folders = _folders(folder, run)
+    book = JournalReader(folders)
+    shown = _print((line for line in newest_runs(book.read()) if rank in (None, line.rank)), key or [], titled=True)
+    if not shown and not follow:
+        of = "" if rank is None else f" of rank {rank}"
+        print(f"there are no values{of} in {', '.join(map(str, folders))}: job.log writes them there", file=sys.stderr)
+        raise typer.Exit(1)
     while follow:
         try:
             time.sleep(_POLL_S)
@@ -58,17 +64,19 @@ def _folders(given: list[Path] | None, run: Path | None) -> list[Path]:
     return [folder / "journal" if (folder / "journal").is_dir() else folder for folder in given]
 
 
-def _print(lines: Iterable[Line], keys: list[str], *, titled: bool) -> None:
+def _print(lines: Iterable[Line], keys: list[str], *, titled: bool) -> int:
+    """Returns how many lines were printed."""
     found = [(line, _chosen(line.values, keys)) for line in lines]
     shown = [(line, values) for line, values in found if values or not keys]
     if not sys.stdout.isatty():
         for line, values in shown:
             print(json.dumps({"step": line.step, "rank": line.rank, "time": line.time, "values": values}), flush=True)
-    elif titled:
+    elif titled and shown:
         _print_table(shown)
     else:
         for line, values in shown:
             print(f"{line.step:>8} {line.rank:>5}  " + "  ".join(f"{key}={_cell(v)}" for key, v in values.items()))
+    return len(shown)
 
 
 def _print_table(rows: list[tuple[Line, dict[str, Any]]]) -> None:

@@ -42,9 +42,10 @@ def manifest(
     from deadpool.clusters.kubernetes.spec import checked_name
 
     given = {"program": program, "image": image, "nodes": nodes, "spares": spares, "nprocPerNode": nproc_per_node}
-    fields = {**rendering.read_values(values), **{key: value for key, value in given.items() if value}}
-    if spares is not None:
-        fields["spares"] = spares
+    fields = {
+        **rendering.read_values(values),
+        **{key: value for key, value in given.items() if value not in (None, [])},
+    }
     if script is not None:
         fields["script"] = rendering.read_script(script)
     made = rendering.job_objects(

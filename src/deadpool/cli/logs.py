@@ -25,21 +25,19 @@ def logs(
 ) -> None:
     """Print what a rank has written. Around a fault that is the log of the process that was lost, or stopped there, and
     of the one that took its place. Also after the job has ended."""
-    from deadpool.cli.job_client import find_run_dir
+    from deadpool.cli.job_client import events_of, find_run_dir
     from deadpool.control.log_search import excerpt, holders
     from deadpool.errors import ConfigError
-    from deadpool.events import read_events
 
     if (rank is None) == (trainer is None):
         raise ConfigError("give either --rank or --trainer: a log is that of one of them")
     job = find_run_dir(run)
-    names = [trainer] if trainer is not None else holders(read_events(job.events), rank or 0, around)
+    names = [trainer] if trainer is not None else holders(events_of(job), rank or 0, around)
     place, found = folder or job.logs, 0
     for name in names:
         part = excerpt(place, name, around, lines=max(1, lines))
         if part.path is None:
-            node = name.rpartition(".")[0]
-            print(f"== {name}: not in {place}. It ran on node {node}: look there, in the folder of its --logs")
+            print(f"== {name}: {_where_else(name, place)}")
             continue
         found += 1
         print(f"== {part.path}" + ("" if part.at_mark or around is None else f" (it has no mark of {around}: its end)"))
@@ -47,3 +45,11 @@ def logs(
             print(line)
     if not found:
         raise typer.Exit(1)
+
+
+def _where_else(name: str, place: Path) -> str:
+    """Names of trainers are those of their nodes and a number: others are of none."""
+    node, _, number = name.rpartition(".")
+    if not node or not number.isdigit():
+        return f"no log in {place} is of a trainer with this name: give one as `deadpool status` does, as in n1.0"
+    return f"not in {place}. It ran on node {node}: look there, in the folder of its --logs"

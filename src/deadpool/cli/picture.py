@@ -17,11 +17,10 @@ def picture(
     cause: Annotated[str | None, typer.Option(help="which one, as in fault-1 (default: the last one)")] = None,
 ) -> None:
     """Draw step times around a fault, and its recovery phase by phase. Also after the job has ended."""
-    from deadpool.cli.job_client import find_run_dir
-    from deadpool.events import read_events
+    from deadpool.cli.job_client import events_of, find_run_dir
     from deadpool.picture.page import draw_page
 
-    drawn = draw_page(read_events(find_run_dir(run).events), cause)
+    drawn = draw_page(events_of(find_run_dir(run)), cause)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(drawn, encoding="utf-8")
     print(f"drawn into {out}")

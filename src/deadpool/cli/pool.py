@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json as json_format
 import os
 import socket
@@ -53,7 +54,12 @@ def serve(
 
 
 def _last_port(folder: RunDir) -> int:
-    return folder.coordinator().port if folder.is_known else 0
+    """Of a file that is damaged nothing is known, and it is written anew."""
+    from deadpool.errors import ConfigError
+
+    with contextlib.suppress(ConfigError):
+        return folder.coordinator().port if folder.is_known else 0
+    return 0
 
 
 async def _serve(folder: RunDir, host: str, port: int, tls: str) -> None:

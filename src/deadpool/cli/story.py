@@ -25,15 +25,13 @@ def story(
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
-    from deadpool.cli.job_client import find_run_dir
+    from deadpool.cli.job_client import events_of, find_run_dir
     from deadpool.errors import ConfigError
-    from deadpool.events import causes, read_events
+    from deadpool.events import causes
     from deadpool.story import recoveries
 
     folder = find_run_dir(run)
-    if not folder.events.exists():
-        raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job")
-    records = read_events(folder.events)
+    records = events_of(folder)
     known = causes(records)
     if cause is not None and cause not in known:
         raise ConfigError(f"cause={cause!r} is none of {folder.path}: give one of {', '.join(known) or 'another job'}")

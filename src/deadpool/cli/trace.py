@@ -23,16 +23,12 @@ def trace(
 ) -> None:
     """Send every completed recovery of a job, running or ended, to a tracing system: one trace each, with its phases
     and each rank's part. Sent twice, the spans have the same ids."""
-    from deadpool.cli.job_client import find_run_dir
-    from deadpool.errors import ConfigError
-    from deadpool.events import read_events
+    from deadpool.cli.job_client import events_of, find_run_dir
     from deadpool.metrics.spans import export, spans
     from deadpool.story import recoveries
 
     folder = find_run_dir(run)
-    records = read_events(folder.events)
-    if not records:
-        raise ConfigError(f"{folder.path} has no events: give the run folder of a job")
+    records = events_of(folder)
     found = [recovery for recovery in recoveries(records) if cause in (None, recovery.cause)]
     if not found:
         print("no completed recovery" + (f" with cause {cause}" if cause else ""))

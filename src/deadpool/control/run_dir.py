@@ -149,11 +149,16 @@ class RunDir:
     def _announced(self) -> dict[str, Any]:
         try:
             job = json.loads((self.path / "job.json").read_text(encoding="utf-8"))
-            numbers = {name: int(job[name]) for name in ("port", "pid")}
-            return {"host": str(job["host"]), **numbers, "tls": job.get("tls", OFF)}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
+            place = Address.parse(f"{job['host']}:{job['port']}")
+            return {"host": place.host, "port": place.port, "pid": int(job["pid"]), "tls": job.get("tls", OFF)}
+        except OSError as error:
             raise ConfigError(
-                f"{self.path} is not the run folder of a job (its job.json: {reason}): give the folder that `deadpool "
-                "run` printed"
+                f"{self.path} is not the run folder of a job (its job.json: {error.strerror}): give the folder that "
+                "`deadpool run` printed"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{self.path}/job.json, which says where the coordinator is, is damaged: it cannot be asked, though "
+                f"the job itself may run. `deadpool story {self.path}` reads what happened; a coordinator that is "
+                "started again writes the file anew"
             ) from error

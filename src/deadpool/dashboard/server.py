@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deadpool.dashboard.access_token import is_allowed
 from deadpool.dashboard.feed import Feed
 from deadpool.errors import ConfigError
+from deadpool.protocol.topology import LAST_PORT
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -74,10 +75,12 @@ class DashboardServer:
         await self._runner.setup()
         try:
             await self._listen(host, port)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             await self._runner.cleanup()
-            what = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error})"
-            raise ConfigError(f"port={port} at {host} {what}: give another one, or 0 for any free one") from error
+            what = "is in use" if getattr(error, "errno", None) == errno.EADDRINUSE else f"cannot be used ({error})"
+            raise ConfigError(
+                f"port={port} at {host} {what}: give another one of at most {LAST_PORT}, or 0 for any free one"
+            ) from error
         own_host, own_port = self._runner.addresses[0][:2]
         return f"http://{own_host}:{own_port}/"
 

@@ -53,6 +53,9 @@ class Schedule(Value, frozen=True, kw_only=True):
         return left_out > 0 and number // self.every % self.rests >= self.rests - left_out
 
 
+LAST_PORT = 65535
+
+
 class Address(Value, frozen=True, kw_only=True):
     """Where a listener of ours can be reached."""
 
@@ -64,8 +67,16 @@ class Address(Value, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """ValueError where `text` is not HOST:PORT."""
-        host, _, port = text.rpartition(":")
-        if not host:
-            raise ValueError(f"{text!r} is not HOST:PORT")
+        """ValueError where `text` is not HOST:PORT with a port that there can be; port 0 is any free one."""
+        host, _, port = text.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > LAST_PORT:
+            raise ValueError(f"{text!r} is not HOST:PORT with a port of at most {LAST_PORT}")
         return cls(host=host, port=int(port))
+
+    @classmethod
+    def is_one(cls, text: str) -> bool:
+        try:
+            cls.parse(text)
+        except ValueError:
+            return False
+        return True
