@@ -288,6 +288,12 @@ class ProtectedState:
         self._uncounted.compare()
 
     @property
+    def shows_uncounted_write(self) -> bool:
+        """Returns whether something was written since the last record() that torch did not count, as far as the samples
+        show it. The copying thread may ask too, until the copy is settled."""
+        return self._uncounted.show_now
+
+    @property
     def has_uncounted_writes(self) -> bool:
         """Returns whether the script was found to write in ways that is_untouched does not notice."""
         return self._uncounted.found
