@@ -114,9 +114,13 @@ class ProtectedState:
         inner = (optimizer.inner for optimizer in self._objects.optimizers.values())
         return (*self.optimizers, *inner, *self._objects.stateful.values())
 
+    @property
+    def param_ids(self) -> frozenset[int]:
+        return frozenset(map(id, self._objects.params.values()))
+
     def owns_params_of(self, optimizer: Optimizer) -> bool:
         """Returns whether the optimizer steps protected parameters."""
-        protected = {id(param) for param in self._objects.params.values()}
+        protected = self.param_ids
         return any(id(param) in protected for group in optimizer.param_groups for param in group["params"])
 
     @property
