@@ -24,6 +24,7 @@ from torch import Tensor
 
 from deadpool.snapshot import cures
 from deadpool.snapshot.bulk import CopyPlan
+from deadpool.snapshot.device_sums import DeviceSums
 from deadpool.snapshot.tensors import integer_view
 
 _TENSORS, _ELEMENTS = 16, 16
@@ -49,8 +50,9 @@ class UncountedWrites:
     """Only the main thread may use it, at boundaries and at rest. `show_now` may be asked by the copying thread too, as
     long as the copy is not settled: until then nobody takes other samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_device: DeviceSums | None = None) -> None:
         self.found = False
+        self.on_device = on_device or DeviceSums()
         self._samples: list[_Sample] = []
         self._is_compared = True
         self._looks = self._next = 0
@@ -60,13 +62,21 @@ class UncountedWrites:
         if not self._is_compared:
             self._is_compared = True
             self.found = self.found or self.show_now
+            self.on_device.compare()
 
     def look(self, plan: CopyPlan) -> None:
         """Compares the samples of the last call, and takes new ones."""
         self.compare()
         self._is_compared = False
+        self.found = self.on_device.read() or self.found
         self._samples = [] if self.found or cures.is_off("D3") else list(self._choose(plan))
+        if self._is_thorough and not self.found and not cures.is_off("D3"):
+            self.on_device.take(plan)
         self._looks += 1
+
+    @property
+    def _is_thorough(self) -> bool:
+        return self._looks < _FIRST or self._looks & (self._looks - 1) == 0
 
     @property
     def show_now(self) -> bool:
@@ -81,7 +91,7 @@ class UncountedWrites:
         ]
         start, self._next = self._next, (self._next + _TENSORS) % max(len(tensors), 1)
         in_turn = itertools.chain(tensors[start:], tensors[:start])
-        left = _WHOLE_BYTES if self._looks < _FIRST or self._looks & (self._looks - 1) == 0 else 0
+        left = _WHOLE_BYTES if self._is_thorough else 0
         for place, tensor in enumerate(in_turn):
             is_whole = tensor.nbytes <= left
             if is_whole or place < _TENSORS:

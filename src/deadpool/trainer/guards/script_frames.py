@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import deadpool
-
 _INNER_DEPTH = 3  # of containers and of the script's own objects, such as a trainer's `self`
 _LONGEST = 100  # containers with more are data
+_OWN = str(Path(__file__).parents[2])
 _PATHS = sysconfig.get_paths()
 _NOT_THE_SCRIPTS = tuple(
     f"{folder.rstrip('/')}/"
-    for folder in {*(_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), *deadpool.__path__}
+    for folder in {*(_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), _OWN}
 )
 
 
