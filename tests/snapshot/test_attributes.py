@@ -6,7 +6,7 @@ import math
 
 import pytest
 from state_job import Snapshot
-from torch import nn
+from torch import nn, ones
 
 from deadpool.snapshot.state import ProtectedState
 
@@ -95,3 +95,34 @@ def test_flags_of_a_wrapper_are_not_touched():
     wrapper.require_forward_param_sync = False
     snapshot.restore(state)
     assert wrapper.require_forward_param_sync is False
+
+
+def test_attributes_are_not_written_into_a_module_of_another_class():
+    one, other = nn.Sequential(nn.Dropout(0.5)), nn.Sequential(nn.Dropout(0.5))
+    states = [ProtectedState({"model": each}, replicas={}, rank=0, node_of=int) for each in (one, other)]
+    one[0].p = 0.1
+    snapshot = Snapshot(states[0])
+    other[0] = nn.Softplus()
+    snapshot.restore(states[1])
+    assert not hasattr(other[0], "p")
+
+
+class Caching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.cache, self.use_lora, self.count = nn.Parameter(ones(2)), dict[str, int](), False, 0
+
+
+def test_flags_that_a_later_step_changes_beside_other_containers_are_at_risk():
+    model = Caching()
+    state = ProtectedState({"model": model}, replicas={}, rank=0, node_of=int)
+    model.cache["first"], model.use_lora = 1, True  # the first step builds the cache, and a newcomer's does too
+    state.record()
+    assert state.take_flags_at_risk() == ()
+    model.count += 1
+    state.record()
+    assert state.take_flags_at_risk() == ()
+    model.use_lora = False
+    model.count += 1
+    state.record()
+    assert [state.take_flags_at_risk(), state.take_flags_at_risk()] == [("model.use_lora",), ()]

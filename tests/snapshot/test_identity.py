@@ -227,3 +227,11 @@ def test_parameters_that_come_and_go_are_named(stage):
     assert stage.state.take_structure_change() is None
     with pytest.raises(OtherStructure, match=r"model\.2\.weight.*model\.1\.weight|model\.1\.weight.*model\.2\.weight"):
         Stage().restore(Snapshot(stage.state))
+
+
+def test_memory_can_be_resized_after_a_copy_and_a_restore(stage):
+    """numpy() would have marked it."""
+    snapshot = Snapshot(stage.state)
+    stage.restore(snapshot)
+    for tensor in (stage.params[0], stage.optimizer.state[stage.params[0]]["exp_avg"]):
+        assert tensor.untyped_storage().resizable()

@@ -39,6 +39,7 @@ class PeersThere:
     """Groups whose connections are all whole."""
 
     shows_losses = True
+    names: tuple[str, ...] = ("default",)
 
     def has_lost_a_peer(self) -> bool:
         return False

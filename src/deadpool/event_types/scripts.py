@@ -37,6 +37,17 @@ EVENTS = (
         once=True,
     ),
     EventType(
+        name="carried_variables",
+        meaning="The loop over steps hands plain values from one step to the next in variables, such as a best loss "
+        "or an epoch. If something is decided or computed by them, the script is not exact after a fault; if they are "
+        "only printed, it is.",
+        action="Nothing if they are only printed; else do what `remedy` says. `--on-inexact stop` ends no job by it.",
+        fields={"names": "the variables", "remedy": "what the script can do instead"},
+        console="PERHAPS NOT EXACT: steps hand {names} on to the next step in variables, which a process that takes a "
+        "rank does not have. {remedy} It does not matter for what is only printed.",
+        once=True,
+    ),
+    EventType(
         name="unknown_torch",
         meaning="This version of torch has not been tested with DeadPool; survivors restart instead of going on in "
         "place.",

@@ -32,6 +32,8 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 _WRAPPERS = frozenset(("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"))
 _FRAMEWORKS = frozenset(("accelerate", "deepspeed", "lightning", "megatron", "pytorch_lightning", "torchmetrics"))
 
+_KIND = ""  # no attribute has this name
+
 Path = tuple[str, str]
 Change = tuple[dict[str, Any], list[str], dict[str, Any]]
 
@@ -49,6 +51,7 @@ class Attributes:
         self._getters: list[Callable[[dict[str, Any]], tuple[Any, ...]]] = []
         self._watched: list[dict[str, Any]] = []
         self._values: list[Any] = []
+        self._flags: dict[Path, dict[str, Any]] | None = None  # as they were when they were told of last
         self._find_modules()
 
     def capture(self) -> list[Any]:
@@ -62,6 +65,24 @@ class Attributes:
             self._look_at(path)
         return [[*path, *change] for path, change in self._changes.items()]
 
+    def take_flags_at_risk(self) -> tuple[str, ...]:
+        """Returns the flags that were changed since the last call and would not be restored, because the module has not
+        the same other objects as at protect(). Call it after capture(), from the end of the first step on."""
+        if self._flags is None:
+            self._flags = {path: _flags(module) for path, module in self._modules.items()}
+            return ()
+        found = []
+        for path, (_, _, objects) in self._changes.items():
+            if objects != self._first_objects[path]:
+                before, now = self._flags.get(path), _flags(self._modules[path])
+                self._flags[path] = now
+                found += [
+                    _name(path, name)
+                    for name, value in now.items()
+                    if before is not None and not (name in before and _is_same(before[name], value))
+                ]
+        return tuple(found)
+
     def restore(self, stored: list[Any]) -> None:
         """Gives all modules the attributes that they had at the boundary."""
         if is_off("D5"):
@@ -71,6 +92,8 @@ class Attributes:
         changes = {(name, path): change for name, path, *change in stored}
         for path, module in self._modules.items():
             changed, missing, objects = changes.get(path, ({}, (), self._first_objects[path]))
+            if objects.get(_KIND, _kind(module)) != _kind(module):
+                continue  # those of another class that took its place in a later step
             wanted = {name: each for name, each in self._first[path].items() if name not in missing} | changed
             _set(module, wanted, everything=_objects(module) == objects)
 
@@ -84,7 +107,7 @@ class Attributes:
             if not _is_wrapper(module)
         }
         for path, module in self._modules.items():
-            if path not in self._first:
+            if path not in self._first or self._first_objects[path][_KIND] != _kind(module):
                 self._first[path], self._first_objects[path] = _plain(module), _objects(module)
         self._changes = {}
         self._dicts = [vars(module) for module in self._modules.values()]
@@ -124,6 +147,10 @@ class Attributes:
             self._changes[path] = (changed, missing, _objects(self._modules[path]))
 
 
+def _name(path: Path, attribute: str) -> str:
+    return ".".join(part for part in (*path, attribute) if part)
+
+
 def _is_wrapper(module: nn.Module) -> bool:
     """The flags of wrappers say what a process has done, and their adapters know them."""
     kind = type(module)
@@ -153,9 +180,17 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_plain, value)))
 
 
+def _flags(module: nn.Module) -> dict[str, Any]:
+    return {name: each for name, each in _plain(module).items() if type(each) not in _NUMBERS}
+
+
+def _kind(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
 def _objects(module: nn.Module) -> dict[str, Any]:
-    """Returns the types of the attributes that are not plain, and how much containers hold."""
-    return {
+    """Returns the class of the module, the types of its attributes that are not plain, and how much containers hold."""
+    return {_KIND: _kind(module)} | {
         name: [type(each).__qualname__, len(each) if type(each) in _CONTAINERS else 0]
         for name, each in _attributes(module)
         if not _is_plain(each)

@@ -107,7 +107,7 @@ class BufferObjects:
         keys, held = self._live_keys(), list(chain.from_iterable(map(_dict_values, self._dicts)))
         self._is_plain = [each is not None and _is_plain(each) for each in held]
         places = _places(held, self._is_plain)
-        if keys != self._keys or len(places) != len(self._places):
+        if keys != self._keys or len(places) != len(self._places) or len(held) != len(self._held):
             changed = list(range(len(keys)))
         else:
             pairs = zip(held, self._held, places, self._places, strict=True)

@@ -63,6 +63,9 @@ class HostState:
             "optimizer": {name: _capture_optimizer(value) for name, value in self._objects.optimizers.items()},
         }
 
+    def take_flags_at_risk(self) -> tuple[str, ...]:
+        return self._attributes.take_flags_at_risk()
+
     def hold_buffers(self) -> None:
         """Holds the objects that lie under the names of buffers now, for a rank that keeps its memory."""
         self._buffers.capture()

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from deadpool.snapshot.copy_stats import CaptureCost, CopyStats
 from deadpool.snapshot.moves import COPY_PIECE_BYTES, CopyPiece, Moves
+from deadpool.snapshot.tensors import array_over
 
 _TINY_ELEMENTS = 16 << 10
 """Below this size torch copies without a team of threads, so one call may copy many tensors."""
@@ -217,6 +218,6 @@ def _host_batch(pieces: list[CopyPiece], into_slot: bool) -> HostBatch:
             batch.tiny[0].append(stored if into_slot else piece.live)
             batch.tiny[1].append(piece.live if into_slot else stored)
         else:
-            live = piece.live.numpy()
+            live = array_over(piece.live)
             batch.pairs.append((piece.stored, live) if into_slot else (live, piece.stored))
     return batch

@@ -86,6 +86,7 @@ class ProtectedState:
         self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
         self._plan: CopyPlan | None = None
         self._looked_at: CopyPlan | None = None  # the plan whose structure was told
+        self._has_moved = False  # modules or groups are others since then, maybe over the same tensors
         self._start: Boundary | None = None
         self._written: list[int] = []  # version counters of the plan's tensors at the last record()
         self._record_capacity = 0
@@ -114,9 +115,13 @@ class ProtectedState:
         inner = (optimizer.inner for optimizer in self._objects.optimizers.values())
         return (*self.optimizers, *inner, *self._objects.stateful.values())
 
+    @property
+    def param_ids(self) -> frozenset[int]:
+        return frozenset(map(id, self._objects.params.values()))
+
     def owns_params_of(self, optimizer: Optimizer) -> bool:
         """Returns whether the optimizer steps protected parameters."""
-        protected = {id(param) for param in self._objects.params.values()}
+        protected = self.param_ids
         return any(id(param) in protected for group in optimizer.param_groups for param in group["params"])
 
     @property
@@ -169,16 +174,21 @@ class ProtectedState:
     def _use_params(self, gone: Mapping[int, Tensor] | None) -> None:
         """Other tensors are parameters now than before. `gone` are those that are none any more; None: all stayed."""
         if gone is not None:
+            self._has_moved = True
             self._trees.refresh()
             self._scanner.renew(gone)
             self._host.forget_gradients()
 
     def take_structure_change(self) -> StructureChange | None:
         """Returns how names and shapes of parameters differ from those at protect(), if it was not told yet."""
-        if self._plan is self._looked_at:
+        if self._plan is self._looked_at and not self._has_moved:
             return None  # the same tensors with the same shapes
-        self._looked_at = self._plan
+        self._looked_at, self._has_moved = self._plan, False
         return self._structure.take_change()
+
+    def take_flags_at_risk(self) -> tuple[str, ...]:
+        """Returns attributes of modules that were changed and would not be restored (attributes.py)."""
+        return self._host.take_flags_at_risk()
 
     @property
     def has_other_names(self) -> bool:
@@ -286,6 +296,17 @@ class ProtectedState:
     def before_update(self) -> None:
         """An optimizer is about to write: what was written before it, without being counted, is found now."""
         self._uncounted.compare()
+
+    @property
+    def shows_uncounted_write(self) -> bool:
+        """Returns whether something was written since the last record() that torch did not count, as far as the samples
+        show it. The copying thread may ask too, until the copy is settled."""
+        return self._uncounted.show_now
+
+    @property
+    def written_on_device(self) -> tuple[str, ...]:
+        """Returns parameters on a device that were found to be written without being counted, after the fact."""
+        return self._uncounted.on_device.written
 
     @property
     def has_uncounted_writes(self) -> bool:

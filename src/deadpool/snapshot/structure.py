@@ -36,7 +36,8 @@ class StructureChange:
     added: tuple[str, ...]
     removed: tuple[str, ...]
     reshaped: tuple[str, ...]
-    regrouped: tuple[str, ...]  # optimizers that step more or fewer of them
+    regrouped: tuple[str, ...]  # optimizers that step others, or have them in other groups
+    exchanged: tuple[str, ...] = ()  # modules of another class, or that are there now or not any more
 
 
 class _Moment:
@@ -89,6 +90,8 @@ class LiveStructure:
         self._first: _Moment | None = self._boundary  # that of protect(), until it is of no use any more
         self._first_shapes = {key: _shape(each) for key, each in objects.params.items()}
         self._first_counts = {name: len(_stepped([each])) for name, each in objects.optimizers.items()}
+        self._first_groups = self._names_in_groups()
+        self._first_types = self._types()
         self._told = StructureChange(added=(), removed=(), reshaped=(), regrouped=())
 
     def follow(self) -> dict[int, Tensor] | None:
@@ -149,11 +152,38 @@ class LiveStructure:
             regrouped=tuple(
                 f"{name}.param_groups"
                 for name, each in self._objects.optimizers.items()
-                if len(_stepped([each])) != self._first_counts[name]
+                if len(_stepped([each])) != self._first_counts[name] or self._has_moved_params(name)
             ),
+            exchanged=self._exchanged_modules(),
         )
         told, self._told = self._told, change
         return None if change == told else change
+
+    def _types(self) -> dict[str, type]:
+        return {
+            f"{name}.{path}".rstrip("."): type(each)
+            for name, module in self._objects.modules.items()
+            for path, each in module.named_modules()
+        }
+
+    def _exchanged_modules(self) -> tuple[str, ...]:
+        now, first = self._types(), self._first_types
+        return tuple(path for path in {**first, **now} if now.get(path) is not first.get(path))
+
+    def _names_in_groups(self) -> dict[str, list[list[Key | None]]]:
+        """None: an optimizer keeps a parameter that no module has any more, or never had."""
+        keys = {id(each): key for key, each in self._objects.params.items() if _index_in_groups(key) is None}
+        return {
+            name: [[keys.get(id(param)) for param in group["params"]] for group in optimizer.outer.param_groups]
+            for name, optimizer in self._objects.optimizers.items()
+        }
+
+    def _has_moved_params(self, name: str) -> bool:
+        first, now = self._first_groups[name], self._names_in_groups()[name]
+        if list(map(len, first)) != list(map(len, now)):
+            return True
+        pairs = zip(chain.from_iterable(first), chain.from_iterable(now), strict=True)
+        return any(one != other for one, other in pairs if one is not None and other is not None)
 
     def _was_stepped(self, key: Key) -> bool:
         """Returns whether an optimizer had a parameter of this name at protect(): a newcomer can tell it apart from the

@@ -10,6 +10,7 @@ import ctypes
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -18,6 +19,7 @@ from deadpool.errors import StateError
 from deadpool.snapshot.cures import is_off
 
 _SAME_SIZE_DTYPE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+_ARRAY_TYPES = {1: "u1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 
@@ -86,6 +88,19 @@ def to_bytes(local: Tensor) -> bytes:
     would refuse to resize it ever again."""
     whole = integer_view(local.detach().cpu().resolve_conj().resolve_neg()).contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
+
+
+def array_over(local: Tensor) -> np.ndarray[Any, Any]:
+    """Returns an array over the memory of a host tensor of integers, and keeps the tensor alive. It is made from the
+    address: after numpy() torch would refuse to resize the memory ever again."""
+    dtype = np.dtype(_ARRAY_TYPES[local.dtype.itemsize])
+    if not local.numel():
+        return np.empty(tuple(local.shape), dtype)
+    strides = [stride * dtype.itemsize for stride in local.stride()]
+    span = dtype.itemsize + sum((size - 1) * stride for size, stride in zip(local.shape, strides, strict=True))
+    memory: Any = (ctypes.c_char * span).from_address(local.data_ptr())
+    memory.owner = local
+    return np.ndarray(tuple(local.shape), dtype, memory, 0, strides)
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -132,12 +132,18 @@ class Capturer:
         ongoing.copy.hold()
 
     def _settle(self, ongoing: OngoingCapture, decide: Callable[[OngoingCapture], None]) -> None:
+        """Writes that torch does not count are looked for before the copy is accepted, not after."""
         self._read_costs()  # this copy is predicted to take as long as the last ones
-        if self._state.is_untouched:
+        if self._is_undisturbed:
             decide(ongoing)
         else:
             self._give_up_torn(ongoing)
         self._unread.append(ongoing)
+
+    @property
+    def _is_undisturbed(self) -> bool:
+        """Whether nothing was written to the state since the boundary, as far as counters and samples tell."""
+        return self._state.is_untouched and not self._state.shows_uncounted_write
 
     def _give_up_torn(self, ongoing: OngoingCapture) -> None:
         self._at_once = True
@@ -154,7 +160,7 @@ class Capturer:
         """Waits until every capture that has begun is declared."""
         self._end_waiting()
         if self._open is not None and not self._open.settled:
-            finish = self._commit if self._state.is_untouched else self._give_up_torn
+            finish = self._commit if self._is_undisturbed else self._give_up_torn
             finish(self._open)
         for task in self._pending():
             if isinstance(task, OngoingCapture):  # what was set aside and is not copied yet
@@ -349,8 +355,9 @@ class Capturer:
             self._on_given_up(ongoing.capture, ongoing.reason, ongoing.stall_s)
 
     def _is_consistent(self, ongoing: OngoingCapture) -> bool:
-        """Whether the copy is of one moment. After settle() has checked it, the optimizer may write to the state."""
-        if not ongoing.settled and not self._state.is_untouched:
+        """Whether the copy is of one moment. After settle() has checked it, the optimizer may write to the state: what
+        is found here counts only if settle() has not come meanwhile."""
+        if not ongoing.settled and not self._is_undisturbed and not ongoing.settled:
             self._at_once = True
             ongoing.reason, ongoing.torn = _WRITTEN, True
         return not ongoing.torn

@@ -126,7 +126,7 @@ class Job:
         """The same steps for a loop that a library owns (deadpool.trainer.loop). A function instead of `count` is asked
         at each boundary: what it returns may be part of the protected state."""
         self._rules.begin_loop()
-        self._guards.leave_loaders_to_library()
+        self._guards.leave_to_library()
         return StepLoop(self._loop(count), lambda: self.session.core.generation)
 
     @property

@@ -1,5 +1,6 @@
 """Names what a newcomer cannot have, at the first boundary where it shows: parameters that came, went or changed their
-shape after protect(), and optimizers that step protected parameters and are not protected.
+shape after protect(), modules of another class, hooks and process groups of later steps, and optimizers that step
+protected parameters and are not protected.
 
 Survivors go on with such objects, but a newcomer has only what the script builds before its loop. So the job could not
 replace a lost rank from then on, and says so before it has to.
@@ -8,19 +9,26 @@ replace a lost rank from then on, and says so before it has to.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from deadpool.snapshot import cures
 from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer.guards.guard import is_due
 from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.guards.script_frames import is_of_script
 from deadpool.trainer.session import Session
 
 _STRUCTURE = "Make all parameters before protect(), unused or frozen at first, and mask instead of removing."
+_MODULES = "Make all modules before protect(), and let a flag or a buffer decide which one the forward pass uses."
+_HOOKS = "Register hooks before protect() or in the first step, and let them ask a flag whether to do something."
+_OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPTIMIZER = "Make it before protect() and pass it; change its groups later instead of making a new one."
+_UNKNOWN = "<frozen hook>"  # of a library, as far as is_of_script() is concerned
 _NAMED = 8
 _DEPTH = 4  # of attributes and containers between a protected object and an optimizer that it steps
 
@@ -32,6 +40,8 @@ class StructureNews:
         self._session, self._state = session, state
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that need not be looked at again
         self._strangers: list[str] = []
+        self._hooks: dict[str, int] = {}  # how many each module has
+        self._groups: frozenset[str] | None = None  # all that were there; None: not after a first step yet
         if not cures.is_off("D4"):
             register_optimizer_step_pre_hook(self._before_step)
 
@@ -39,12 +49,52 @@ class StructureNews:
         """Called at a boundary, after record()."""
         change = self._state.take_structure_change()
         if change is not None:
-            names = ", ".join(_short((*change.added, *change.removed, *change.reshaped, *change.regrouped)))
-            self._report(number, f"The parameters are others than those that protect() found: {names}.", _STRUCTURE)
+            params = (*change.added, *change.removed, *change.reshaped, *change.regrouped)
+            if params:
+                names = ", ".join(_short(params))
+                self._report(number, f"The parameters are others than those that protect() found: {names}.", _STRUCTURE)
+            elif change.exchanged:
+                names = ", ".join(_short(change.exchanged))
+                self._report(number, f"Modules are others than those that protect() found: {names}.", _MODULES, "kinds")
+        flags = self._state.take_flags_at_risk()
+        if flags:
+            self._session.findings.tell_carried(_short(flags))
+        written = self._state.written_on_device
+        if written:
+            found = (
+                f"Parameters on a device are written in a way that torch does not count: {', '.join(_short(written))}."
+            )
+            self._session.findings.report(Rule.UNCOUNTED_WRITES, found, step=number)
+        self._tell_hooks(number)
+        self._tell_groups(number)
         for stranger in self._strangers:
             found = f"{stranger} steps protected parameters and was not passed to protect()."
             self._report(number, found, _OPTIMIZER, kind=stranger)
         self._strangers.clear()
+
+    def _tell_hooks(self, number: int) -> None:
+        """A newcomer runs the first step in its rehearsal, so it has the hooks of that one."""
+        if not is_due(number):
+            return
+        before, self._hooks = self._hooks, {name: _count_hooks(each) for name, each in self._modules()}
+        changed = [name for name, count in self._hooks.items() if before and before.get(name, count) != count]
+        if changed:
+            names = ", ".join(_short(tuple(changed)))
+            self._report(number, f"The hooks of modules are others than before: {names}.", _HOOKS, kind="hooks")
+
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        for index, module in enumerate(self._state.modules):
+            for path, each in module.named_modules():
+                yield f"{index}.{path}" if len(self._state.modules) > 1 else path or type(module).__name__, each
+
+    def _tell_groups(self, number: int) -> None:
+        """Those of the first step are made by a newcomer's rehearsal too."""
+        names = frozenset(self._session.groups.names)
+        late = sorted(names - self._groups) if self._groups is not None else []
+        self._groups = names | (self._groups or frozenset())
+        if late:
+            found = f"Process groups were made in a step after the first: {', '.join(_short(tuple(late)))}."
+            self._session.findings.report(Rule.LATE_GROUPS, found, step=number)
 
     def _report(self, number: int, found: str, remedy: str, kind: str = "structure") -> None:
         self._session.findings.report(Rule.REPLACED_OBJECTS, found, remedy=remedy, step=number, kind=kind)
@@ -76,6 +126,18 @@ def _inside(value: object) -> list[object]:
         return list(value)
     slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
     return [*slots, *getattr(value, "__dict__", {}).values()]
+
+
+def _count_hooks(module: nn.Module) -> int:
+    """Only those of the script: libraries come and go with theirs."""
+    return sum(1 for name in _OF_HOOKS for hook in getattr(module, name).values() if is_of_script(_file_of(hook)))
+
+
+def _file_of(hook: Any) -> str:
+    function = getattr(hook, "func", hook)
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return str(code.co_filename) if code is not None else _UNKNOWN
 
 
 def _count(optimizer: Optimizer) -> int:

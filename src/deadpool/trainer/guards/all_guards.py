@@ -8,6 +8,7 @@ from deadpool.trainer.guards.carried_gradients import CarriedGradients
 from deadpool.trainer.guards.drawn_batches import DrawnBatches
 from deadpool.trainer.guards.guard import Guard
 from deadpool.trainer.guards.pending_handles import PendingHandles
+from deadpool.trainer.guards.state_in_variables import StateInVariables
 from deadpool.trainer.guards.unknown_loaders import UnknownLoaders
 from deadpool.trainer.session import Session
 
@@ -15,16 +16,18 @@ from deadpool.trainer.session import Session
 class Guards:
     def __init__(self, session: Session, state: ProtectedState) -> None:
         self._unknown_loaders = UnknownLoaders(session.findings, state.stateful)
+        self._variables = StateInVariables(session.findings, state)
         self._guards: tuple[Guard, ...] = (
+            self._variables,
             DrawnBatches(session.findings, state.stateful),
             self._unknown_loaders,
             CarriedGradients(session.findings, state.optimizers),
             *([] if torch_check.is_plain() else [PendingHandles(session.findings)]),
         )
 
-    def leave_loaders_to_library(self) -> None:
-        """A library owns the loop, and its integration keeps the position of the loaders."""
-        self._unknown_loaders.enabled = False
+    def leave_to_library(self) -> None:
+        """A library owns the loop, and its integration keeps its state and the position of the loaders."""
+        self._unknown_loaders.enabled = self._variables.enabled = False
 
     def enter_step(self, number: int) -> None:
         for guard in self._guards:

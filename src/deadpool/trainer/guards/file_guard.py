@@ -1,10 +1,15 @@
 """Names what a script's preparation does to files that were there before, because it runs again while the job does.
 
     first process       what it removes is named, unless the script has asked for deadpool.first_start
-    newcomer, restart   what it removes, replaces or truncates is named
+    newcomer            what it removes is named and kept (kept_removals.py); what it replaces or truncates is named
+    restart             what it removes, replaces or truncates is named
     rehearsal           all of that is refused with a PermissionError: a rehearsal never destroys a user's file
 
 Files that a rehearsal or a newcomer opens to overwrite are named, kept and opened elsewhere (kept_files.py).
+
+In processes that join the job, removals count wherever the path lies, and commands are looked at too: `rm`, `mv`,
+`truncate` that the script starts by os.system() or subprocess. What such a command would remove in a newcomer stays,
+because the command is not run.
 
 Python tells of such calls by audit events, whichever module makes them. A hook cannot be removed; where nothing is
 watched it returns at once. Calls of C and C++ code (torch.save writes its files in C++) are not seen.
@@ -25,6 +30,7 @@ from deadpool.protocol.messages import Rehearse
 from deadpool.trainer import first_start, forked_child
 from deadpool.trainer.guards.job_folders import JobFolders, absolute
 from deadpool.trainer.guards.kept_files import KeptFiles
+from deadpool.trainer.guards.kept_removals import KeptRemovals, removed_by_command, skip_commands
 from deadpool.trainer.guards.rules import Rule
 
 if TYPE_CHECKING:
@@ -43,19 +49,29 @@ class FileGuard:
         self._active = mmap.mmap(-1, 1)  # shared with processes that the script forks: what is over here is over there
         self._later: list[str] = []  # what the first process removes: a script without a loop is told nothing
         self._kept = KeptFiles(self._overwrites)
+        self._kept_removals = KeptRemovals(self._removes)
+        self._undo_commands: Callable[[], None] = lambda: None
+        self._joins = False
 
     def begin(self, command: Sequence[str]) -> None:
         """The script's preparation begins."""
         self._folders = JobFolders(command)
         self._active[0] = 1
         sys.addaudithook(self._on_event)
-        if first_start.joins_job(self._session.playing):
+        self._joins = first_start.joins_job(self._session.playing)
+        if self._joins:
             self._kept.install()
+            self._undo_commands = skip_commands(self._runs_removal)
+        if self._joins and not self._rehearses:
+            self._kept_removals.install()
 
     def end(self) -> None:
         """The loop begins, or this process has become a live rank in it."""
         self._active[0] = 0
         self._kept.hand_over()
+        self._kept_removals.hand_over()
+        self._undo_commands()
+        self._undo_commands = lambda: None
         for found in self._later:
             self._report(REMOVE, found)
         self._later.clear()
@@ -79,7 +95,11 @@ class FileGuard:
             return
         if what == _MAKE:
             self._made |= set() if os.path.lexists(path) else {path}
-        elif self._is_to_keep(what, path) or (event == _RMTREE and first_start.is_first() and self._is_of_job(path)):
+        elif (
+            self._is_to_keep(what, path)
+            or self._is_removed_elsewhere(what, path)
+            or (event == _RMTREE and first_start.is_first() and self._is_of_job(path))
+        ):
             self._find(what, path, refusing=event != _RMTREE)  # where it ignores errors, the script goes on
 
     def _overwrites(self, path: str) -> bool:
@@ -89,6 +109,33 @@ class FileGuard:
         who = "A rehearsal" if self._rehearses else "A process that takes a rank"
         self._report(OVERWRITE, f"{who} was kept from overwriting {path}, which the job has.")
         return True
+
+    def _removes(self, path: str) -> bool:
+        """Whether a file that a newcomer removes is to be kept. It is named then."""
+        if not self._active[0] or self._is_own(path) or not os.path.lexists(path) or not self._may_be_of_job(path):
+            return False
+        self._report(REMOVE, f"A process that takes a rank was kept from removing {path}, which the job has.")
+        return True
+
+    def _runs_removal(self, command: Any) -> bool:
+        """Whether a command that this process starts would remove a file of the job. It is named then."""
+        if not self._active[0]:
+            return False
+        paths = [path for each in removed_by_command(command) if (path := _found_path(each, -1)) is not None]
+        kept = [path for path in paths if not self._is_own(path) and os.path.lexists(path)]
+        kept = [path for path in kept if self._may_be_of_job(path)]
+        if kept and self._rehearses:
+            self._find(REMOVE, kept[0], refusing=True)
+        elif kept:
+            self._report(REMOVE, f"A process that takes a rank was kept from a command that removes {kept[0]}.")
+        return bool(kept)
+
+    def _is_removed_elsewhere(self, what: str, path: str) -> bool:
+        """Only in processes that join the job: a library of the first one may remove what it wants."""
+        return what == REMOVE and self._joins and os.path.lexists(path) and self._may_be_of_job(path)
+
+    def _may_be_of_job(self, path: str) -> bool:
+        return self._folders is not None and self._folders.may_hold(path)
 
     def _is_to_keep(self, what: str, path: str) -> bool:
         if not os.path.lexists(path) or not self._is_of_job(path):

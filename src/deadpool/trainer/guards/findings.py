@@ -47,6 +47,10 @@ class Findings:
         self._session.emit("inexact_script", step=step, rule=str(rule), found=finding.found, remedy=finding.remedy)
         note(f"NOT EXACT after a fault: {finding}")
 
+    def tell_carried(self, names: list[str]) -> None:
+        """The loop hands plain values on in variables. What for cannot be seen, so this ends no job."""
+        self._session.emit("carried_variables", names=", ".join(names), remedy=Rule.STATE_IN_VARIABLES.remedy)
+
     def raise_if_to_stop(self) -> None:
         """Inexact: something was found, and the job is to end by it. Called between two steps."""
         assert self._session.settings is not None

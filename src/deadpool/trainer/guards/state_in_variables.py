@@ -1,0 +1,189 @@
+"""Finds state that the script keeps in variables and protect() does not know: no recovery brings it to a newcomer.
+
+Objects whose kind says that they are state, such as a scheduler, an average of the weights or a generator, are found in
+the variables of the script's frames when its loop begins. One that is other than before when a later step ends, and
+that no protected object leads to, is named.
+
+Plain values that a step hands to the next one in a variable are told once, in milder words: whether `best` decides
+something or is only printed cannot be seen. That ends no job.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer.guards.carried_names import carried_names
+from deadpool.trainer.guards.findings import Findings
+from deadpool.trainer.guards.fingerprints import Fingerprint, fingerprint, has_moved_on, is_known_kind
+from deadpool.trainer.guards.guard import is_due
+from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.guards.script_frames import find_objects, frames_of_script
+
+_DEPTH = 6  # of attributes and containers between a protected object and what its state_dict() may keep
+_MOST = 20000  # objects that are looked at on the way
+_NAMED = 8
+_REMEDY = "Pass it to protect() too: objects with state_dict() and load_state_dict() are restored."
+_REMEDY_OF_GENERATORS = (
+    "Keep it in an object with state_dict() and load_state_dict() and pass that to protect(), or seed it in each step "
+    "from step.number."
+)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), Tensor)
+
+
+class StateInVariables:
+    def __init__(self, findings: Findings, state: ProtectedState) -> None:
+        self._findings, self._state = findings, state
+        self._seen: dict[int, tuple[Callable[[], Any], Fingerprint]] = {}  # by id of the object, with the way to it
+        self._known: set[int] = set()  # those that were named, or that a protected object leads to
+        self._has_begun = self._has_read_code = False
+        self.enabled = True  # False: a library owns the loop, and its frames are not the script's
+
+    def enter_step(self, number: int) -> None:
+        if self.enabled and not self._has_begun:
+            self._has_begun = True
+            self._look()
+
+    def leave_step(self, number: int) -> None:
+        """What is done behind the block belongs to the step too."""
+
+    def at_boundary(self, number: int) -> None:
+        if not self.enabled or not is_due(number):
+            return
+        moved = self._look()
+        if moved:
+            self._name(moved, number)
+        if not self._has_read_code:
+            self._has_read_code = True
+            self._tell_carried()
+
+    def _look(self) -> dict[str, Any]:
+        """Returns what has moved on since the last look, by name."""
+        found = find_objects(frames_of_script(), is_known_kind)
+        protected = self._protected_ids()
+        before, self._seen = self._seen, {}
+        moved = {}
+        for name, each in found.items():
+            if id(each) in self._known or _is_global_generator(each):
+                continue
+            now = fingerprint(each, lambda part: id(part) in protected)
+            self._seen[id(each)] = (_reference(each), now)
+            if id(each) in before and before[id(each)][0]() is each and has_moved_on(before[id(each)][1], now):
+                moved[name] = each
+        if moved:
+            held = self._held_ids()
+            self._known |= {id(each) for each in moved.values()}
+            moved = {name: each for name, each in moved.items() if id(each) not in held}
+        return moved
+
+    def _protected_ids(self) -> set[int]:
+        modules = (each for module in self._state.modules for each in module.modules())
+        return {*map(id, modules), *self._state.param_ids}
+
+    def _held_ids(self) -> set[int]:
+        """Everything that protected objects lead to. A generator of a loader is the loader's business."""
+        loaders = find_objects(frames_of_script(), lambda each: isinstance(each, DataLoader)).values()
+        saving = (part for each in self._state.modules for part in each.modules() if _saves_more(part))
+        level: list[Any] = [*self._state.holders, *loaders, *saving]
+        held = set(map(id, level))
+        for _ in range(_DEPTH):
+            inner = {id(part): part for each in level for part in _inside(each) if id(part) not in held}
+            held |= inner.keys()
+            level = list(inner.values())
+            if len(held) > _MOST:
+                break
+        return held
+
+    def _name(self, moved: dict[str, Any], number: int) -> None:
+        generators = {name for name, each in moved.items() if isinstance(each, _GENERATORS)}
+        for names, remedy in ((moved.keys() - generators, _REMEDY), (generators, _REMEDY_OF_GENERATORS)):
+            if names:
+                kinds = ", ".join(f"{name} ({type(moved[name]).__name__})" for name in sorted(names)[:_NAMED])
+                self._findings.report(
+                    Rule.STATE_IN_VARIABLES,
+                    f"Steps change what is in variables of the script and was not passed to protect(): {kinds}. A "
+                    "process that takes a rank would not have it as it was.",
+                    remedy=remedy,
+                    step=number,
+                    kind=min(names),
+                )
+
+    def _tell_carried(self) -> None:
+        names = sorted(
+            {
+                name
+                for frame in frames_of_script()
+                for name in carried_names(frame.f_code, frame.f_lasti)
+                if _is_plain(frame.f_locals.get(name, frame.f_globals.get(name)))
+            }
+        )
+        if names:
+            self._findings.tell_carried(names[:_NAMED])
+
+
+def _saves_more(module: nn.Module) -> bool:
+    return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """Keeps no model alive. What has no weak references is small."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+
+
+def _is_global_generator(value: Any) -> bool:
+    """Snapshots have those."""
+    if isinstance(value, torch.Generator):
+        devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+        return value is torch.default_generator or any(value is each for each in devices)
+    return value is np.random.mtrand._rand or value is getattr(random, "_inst", None)
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, (type, types.ModuleType, Tensor, str, bytes, int, float)):
+        return []
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set)):
+        return list(value)
+    if isinstance(value, types.FunctionType):
+        return _inside_function(value)
+    slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots_of(kind)]
+    own = vars(type(value)).get("state_dict")
+    return [*slots, *getattr(value, "__dict__", {}).values(), *([own] if isinstance(own, types.FunctionType) else [])]
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _inside_function(function: Any) -> list[Any]:
+    """What a state_dict() of the script reads from variables around it."""
+    names = function.__code__.co_names
+    cells = [each.cell_contents for each in function.__closure__ or () if _is_filled(each)]
+    return [*cells, *(function.__globals__[name] for name in names if name in function.__globals__)]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
