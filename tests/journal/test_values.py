@@ -139,3 +139,12 @@ def test_numbers_of_nested_values():
 
 def test_ranges():
     assert ranges([7, 3, 4, 5, 9]) == "3-5, 7, 9"
+
+
+def test_which_values_may_be_times():
+    draft = StepDraft(1)
+    draft.add({"loss": 0.5, "step_s": 0.1, "count": 3, "norm": torch.tensor(1.0)})
+    draft.add({"train": {"loss": 0.5, "lr": 0.1}, "phases": [1.5], "name": "a"})
+    assert [key for key, _, may_be_time in draft.values() if may_be_time] == ["step_s", "train", "phases"]
+    draft.add({"step_s": 1})
+    assert [key for key, _, may_be_time in draft.values() if may_be_time] == ["train", "phases"]

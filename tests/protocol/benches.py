@@ -315,9 +315,12 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
 
 
 def _parts(words: list[str]) -> tuple[msg.Part, ...]:
-    """`parameter:w:7`: kind, name, digest."""
-    split = [word.split(":") for word in words]
-    return tuple(msg.Part(kind=kind, name=name, digest=int(digest)) for kind, name, digest in split)  # type: ignore[arg-type]
+    """`parameter:w:7`: kind, name, digest; `floats:timer:7?` decides nothing."""
+    split = [(word.rstrip("?").split(":"), not word.endswith("?")) for word in words]
+    return tuple(
+        msg.Part(kind=kind, name=name, digest=int(digest), decides=decides)  # type: ignore[arg-type]
+        for (kind, name, digest), decides in split
+    )
 
 
 def _sign(word: str) -> msg.Sign:

@@ -14,7 +14,9 @@ from deadpool.chaos.strangers.records import RankRecord, read_ranks
 from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 
 FAULT = {"what": "fault", "ranks": [1], "reason": "killed by SIGKILL"}
-NAMED = {"what": "inexact_script", "rule": "loader_moved"}
+NAMED = {"what": "inexact_script", "rule": "batch_before_step"}
+REPLACED = {"what": "inexact_script", "rule": "replaced_objects"}
+REMOVED = {"what": "inexact_script", "rule": "files_before_loop"}
 STEP = {"step": 0, "draws": [], "batch": ""}
 
 
@@ -60,7 +62,11 @@ def test_silently_different(tmp_path):
 
 def test_different_and_named_before_the_fault(tmp_path):
     result = Bench(tmp_path, "zip1").judged(NAMED, FAULT, loss="0x2p+0")
-    assert (result.result, result.named, result.is_good) == ("named first", ["loader_moved"], True)
+    assert (result.result, result.named, result.is_good) == ("named first", ["batch_before_step"], True)
+
+
+def test_another_rule_excuses_nothing(tmp_path):
+    assert Bench(tmp_path, "zip1").judged(REPLACED, FAULT, loss="0x2p+0").result == "differs"
 
 
 def test_named_too_late(tmp_path):
@@ -76,8 +82,7 @@ def test_what_is_to_be_exact_is_not_excused(tmp_path):
 
 
 def test_ended_after_a_fault_that_was_foretold(tmp_path):
-    changed = {"what": "audit_differs"}
-    assert Bench(tmp_path, "grow").judged(changed, FAULT, code=1).result == "named first"
+    assert Bench(tmp_path, "grow").judged(REPLACED, FAULT, code=1).result == "named first"
 
 
 def test_ended_after_a_fault(tmp_path):
@@ -102,7 +107,7 @@ def test_a_rank_that_failed_by_itself_and_was_replaced(tmp_path):
 
 def test_a_newcomer_that_failed_after_the_fault_was_foretold(tmp_path):
     failed = {"what": "fault", "ranks": [1], "reason": "script: StateError: its parameter is not here"}
-    result = Bench(tmp_path, "grow").judged({"what": "audit_differs"}, {"what": "injected"}, FAULT, failed, code=1)
+    result = Bench(tmp_path, "grow").judged(REPLACED, {"what": "injected"}, FAULT, failed, code=1)
     assert result.result == "named first"
 
 
@@ -129,7 +134,7 @@ def test_a_hang_that_was_found_is_a_defect_unless_it_was_foretold(tmp_path):
     hit, loses = {"what": "injected"}, {"what": "inexact_script", "rule": "batch_before_step"}
     assert Bench(tmp_path / "silent", "nextsteps").judged(hit, FAULT, found).result == "hung"
     assert Bench(tmp_path / "before", "nextsteps").judged(loses, found, hit, FAULT).result == "hung"
-    assert Bench(tmp_path / "other", "nextsteps").judged(NAMED, hit, FAULT, found).result == "hung"
+    assert Bench(tmp_path / "other", "nextsteps").judged(REPLACED, hit, FAULT, found).result == "hung"
     assert Bench(tmp_path / "after", "nextsteps").judged(loses, hit, FAULT, found).result == "exact"
 
 
@@ -148,7 +153,14 @@ def test_a_checkpoint_is_gone_and_that_was_foretold(tmp_path):
     bench = Bench(tmp_path, "cleandir")
     (bench.reference / "checkpoints").mkdir()
     (bench.reference / "checkpoints" / "step-2.pt").touch()
-    assert bench.judged(NAMED, FAULT).result == "named first"
+    assert bench.judged(REMOVED, FAULT).result == "named first"
+
+
+def test_a_checkpoint_is_gone_and_something_else_was_foretold(tmp_path):
+    bench = Bench(tmp_path, "cleandir")
+    (bench.reference / "checkpoints").mkdir()
+    (bench.reference / "checkpoints" / "step-2.pt").touch()
+    assert bench.judged(NAMED, FAULT).result == "differs"
 
 
 def test_lines_of_a_log_are_lost(tmp_path):
@@ -172,6 +184,6 @@ def _with_log(bench: Bench, lines: str) -> ScriptResult:
 
 def test_a_rule_is_named_once():
     assert named_rules([NAMED, {"what": "go"}, NAMED, {"what": "audit_differs"}, FAULT, NAMED]) == [
-        "loader_moved",
+        "batch_before_step",
         "audit_differs",
     ]

@@ -53,5 +53,6 @@ def _line(verdict: dict[str, Any]) -> str:
     where = f"rank {verdict['replaced']} was replaced {place} step {verdict['step']}"
     if verdict["exact"]:
         again = "were back where it begins" if verdict["inside"] else "computed the same again"
-        return f"exact: {where}, and {verdict['ranks']} ranks {again}"
+        undecided = "".join(f"; {each} differs, and alone decides nothing" for each in verdict.get("undecided", ()))
+        return f"exact: {where}, and {verdict['ranks']} ranks {again}{undecided}"
     return f"NOT EXACT: {where}, and {verdict['part']} of rank {verdict['rank']} differs ({verdict['rule']})"

@@ -23,15 +23,17 @@ EVENTS = (
     ),
     EventType(
         name="audit_passed",
-        meaning="After the recovery that was played, every rank had bit for bit the state that it had had before.",
+        meaning="After the recovery that was played, every rank had bit for bit the state that it had had before. What "
+        "may differ in an exact script, such as floats in objects that may be times, is named if it did.",
         action="Nothing.",
         fields={
             "rank": "the rank that was replaced",
             "step": "the version",
             "ranks": "how many ranks were compared",
+            "found": "what they have, in words",
             **_INSIDE,
         },
-        console="audit passed: a recovery of rank {rank} was played, and all {ranks} ranks have the same state again",
+        console="audit passed: a recovery of rank {rank} was played, and all {ranks} ranks have {found}",
     ),
     EventType(
         name="audit_differs",

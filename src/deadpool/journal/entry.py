@@ -63,6 +63,7 @@ class StepDraft:
     def __init__(self, step: int) -> None:
         self.step = step
         self._texts: dict[str, str] = {}
+        self._times: set[str] = set()  # keys of values that may be times
         self._bytes = 2
 
     def add(self, values: Mapping[str, Any]) -> None:
@@ -80,6 +81,13 @@ class StepDraft:
                 )
             texts[key] = text
         self._texts, self._bytes = texts, size
+        self._times -= values.keys()
+        self._times.update(key for key, value in values.items() if _may_be_time(value, key))
+
+    def values(self) -> Iterator[tuple[str, str, bool]]:
+        """Yields each key, the text of its value, and whether this may be a time."""
+        for key, text in self._texts.items():
+            yield key, text, key in self._times
 
     def entry(self, time: float) -> Entry | None:
         """Returns the entry of this step, or None if nothing was logged."""
@@ -96,6 +104,15 @@ def numbers_of(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield from numbers_of(value, f"{prefix}{key}/")
         elif isinstance(value, (int, float)):
             yield f"{prefix}{key}", float(value)
+
+
+def _may_be_time(value: Any, path: str) -> bool:
+    """Times are floats. What a tensor holds was computed, and so was a loss."""
+    if isinstance(value, dict):
+        return any(_may_be_time(each, f"{path}/{key}") for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return any(_may_be_time(each, path) for each in value)
+    return isinstance(value, float) and "loss" not in path.lower()
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:

@@ -236,3 +236,8 @@ _TYPES: tuple[tuple[int, type, Callable[[Any], bytes], Callable[[bytes], Any]], 
 )
 _ENCODERS = {kind: (code, encoder) for code, kind, encoder, _ in _TYPES}
 _DECODERS = {code: decoder for code, _, _, decoder in _TYPES}
+
+
+def code_of(kind: type) -> int:
+    """The extension as which values of this type are encoded."""
+    return next(code for code, known, _, _ in _TYPES if known is kind)

@@ -7,7 +7,7 @@ Nothing at a boundary waits for a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -340,10 +340,11 @@ class ProtectedState:
                 hasher.update(data)
         return hasher.hexdigest()
 
-    def parts(self, ignored: frozenset[str] = frozenset()) -> tuple[Part, ...]:
-        """Digests of all parts of the state as it is now, except for those of the objects that are `ignored`."""
+    def parts(self, ignored: frozenset[str] = frozenset(), taken: Iterable[Tensor] = ()) -> tuple[Part, ...]:
+        """Digests of all parts of the state as it is now, except for those of the objects that are `ignored`. `taken`
+        are the parameters whose gradients an optimizer took in the step before."""
         host = self._host.capture(frozenset())
-        return parts_of(self._structure.objects_now(), self._trees, host, ignored)
+        return parts_of(self._structure.objects_now(), self._trees, host, ignored, taken)
 
     def _capture_plan(self) -> CopyPlan:
         if self._plan is None:

@@ -2,11 +2,15 @@
 
 Tensors in host memory are read as they are. Those of a device are added up on it, each element times an odd number of
 its own, modulo 2**64: a single changed element always shows, and several only fail to by a chance of 2**-64 or so.
+
+What an exact script computes again is equal, and decides. These do not: floats of objects, which may be times; what the
+integrations keep of their frameworks, such as logs and progress bars; attributes of modules, whose flags say what a
+process has done; and gradients that no optimizer took, which may be zeroed before one does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -18,6 +22,9 @@ from deadpool.snapshot.checksums import checksum, combine_pieces
 from deadpool.snapshot.host_state import HostParts
 from deadpool.snapshot.loaders import LoaderPosition
 from deadpool.snapshot.objects import ModuleTrees, Objects, describe
+from deadpool.snapshot.record import encode
+from deadpool.snapshot.record_floats import pick, split_floats
+from deadpool.snapshot.sparse import is_sparse
 from deadpool.snapshot.tensors import integer_view, local_part, to_bytes
 
 MOST_PARTS = 512
@@ -29,20 +36,27 @@ _SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
 Named = list[tuple[str, Tensor]]
 
 
-def parts_of(objects: Objects, trees: ModuleTrees, host: HostParts, ignored: frozenset[str]) -> tuple[Part, ...]:
-    """`ignored` are objects that are no state of the script."""
+def parts_of(
+    objects: Objects, trees: ModuleTrees, host: HostParts, ignored: frozenset[str], taken: Iterable[Tensor]
+) -> tuple[Part, ...]:
+    """`ignored` are objects that are no state of the script, `taken` the parameters whose gradients an optimizer took
+    in the step before."""
     live = find_live(objects)[0]
-    grads = [(describe(key), param.grad) for key, param in objects.params.items() if param.grad is not None]
-    by_kind: dict[PartKind, Named] = {
-        "buffer": list(_buffers(trees)),
-        "gradient": [(name, grad) for name, grad in grads if grad.layout is torch.strided],
-        "parameter": [(describe(item.key), item.tensor) for item in live if item.key[0] == "param"],
-        "optimizer": [(describe(item.key), item.tensor) for item in live if item.key[0] != "param"],
-    }
-    positions = frozenset(name for name, each in objects.stateful.items() if isinstance(each, LoaderPosition))
+    moved = set(map(id, taken))
+    gradients: dict[bool, Named] = {True: [], False: []}
+    for key, param in objects.params.items():
+        if param.grad is not None and param.grad.layout is torch.strided:
+            gradients[id(param) in moved].append((describe(key), param.grad))
+    parameters = [(describe(item.key), item.tensor) for item in live if item.key[0] == "param"]
+    of_optimizers = [(describe(item.key), item.tensor) for item in live if item.key[0] != "param"]
     return (
-        *_host_parts(host, positions, ignored),
-        *(part for kind, named in by_kind.items() for part in _bulk(kind, named)),
+        *_host_parts(objects, host, ignored),
+        *_sparse_buffers(trees),
+        *_bulk("buffer", [(name, each) for name, each in _buffers(trees) if each.layout is torch.strided]),
+        *_bulk("gradient", gradients[True]),
+        *_bulk("gradient", gradients[False], decides=False),
+        *_bulk("parameter", parameters),
+        *_bulk("optimizer", of_optimizers),
     )
 
 
@@ -50,35 +64,55 @@ def _buffers(trees: ModuleTrees) -> Iterator[tuple[str, Tensor]]:
     for name, submodules in trees.paths.items():
         for path, module in submodules.items():
             for key, buffer in module._buffers.items():
-                if buffer is not None and buffer.layout is torch.strided:
+                if buffer is not None:
                     yield describe(("buffer", name, path, key)), buffer
 
 
-def _host_parts(host: HostParts, positions: frozenset[str], ignored: frozenset[str]) -> Iterator[Part]:
-    kinds: Mapping[str, PartKind] = {
-        "stateful": "object",
-        "modes": "modes",
-        "rng": "random",
-        "module": "object",
-        "optimizer": "optimizer",
-    }
-    for group, values in host.items():
-        for name, data in values.items():
-            kind = "position" if name in positions else kinds.get(group, "object")
-            if name not in ignored:
-                yield Part(kind=kind, name=_NAMES.get(group, name), digest=checksum(data))
+def _sparse_buffers(trees: ModuleTrees) -> Iterator[Part]:
+    for name, buffer in _buffers(trees):
+        if is_sparse(local := local_part(buffer)):
+            yield Part(kind="buffer", name=name, digest=checksum(encode(local, name)))
 
 
-_NAMES = {"modes": "of modules and parameters", "rng": "number generators"}
+def _host_parts(objects: Objects, host: HostParts, ignored: frozenset[str]) -> Iterator[Part]:
+    """The objects of buffers are left out: their contents are compared, and a newcomer has objects of its own."""
+    yield Part(kind="random", name="number generators", digest=checksum(host["rng"]["rng"]))
+    yield Part(kind="modes", name="of modules and parameters", digest=checksum(host["modes"]["modes"]))
+    for name, data in host["optimizer"].items():
+        yield Part(kind="optimizer", name=name, digest=checksum(data))
+    for name, data in host["module"].items():
+        yield Part(kind="object", name=f"extra state of {name}", digest=checksum(pick(data, ("extra_state", "added"))))
+    attributes = host["changes"]["attributes"]
+    yield Part(kind="object", name="attributes of modules", digest=checksum(attributes), decides=False)
+    for name, data in host["stateful"].items():
+        if name not in ignored:
+            yield from _parts_of_object(name, objects.stateful[name], data)
 
 
-def _bulk(kind: PartKind, named: Named) -> Iterator[Part]:
+def _parts_of_object(name: str, value: object, data: bytes) -> Iterator[Part]:
+    """An object of torch's, such as a scheduler, measures no time."""
+    room = type(value).__module__
+    kind: PartKind = "position" if isinstance(value, LoaderPosition) else "object"
+    if room.startswith(_UNDECIDED):
+        yield Part(kind=kind, name=name, digest=checksum(data), decides=False)
+    elif room.partition(".")[0] == "torch":
+        yield Part(kind=kind, name=name, digest=checksum(data))
+    else:
+        rest, floats = split_floats(data)
+        yield Part(kind=kind, name=name, digest=checksum(rest))
+        yield Part(kind="floats", name=f"of {name}", digest=checksum(floats), decides=False)
+
+
+_UNDECIDED = ("deadpool.integrations.", "deadpool.trainer.")
+
+
+def _bulk(kind: PartKind, named: Named, *, decides: bool = True) -> Iterator[Part]:
     digests = _digests([local_part(tensor) for _, tensor in named])
     together = -(-len(named) // MOST_PARTS) or 1
     for start in range(0, len(named), together):
         names = [name for name, _ in named[start : start + together]]
         name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        yield Part(kind=kind, name=name, digest=combine_pieces(digests[start : start + together]))
+        yield Part(kind=kind, name=name, digest=combine_pieces(digests[start : start + together]), decides=decides)
 
 
 def _digests(tensors: list[Tensor]) -> list[int]:

@@ -15,10 +15,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
 
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Audit, Digested, Part
+from deadpool.snapshot.checksums import checksum
+from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.shares import GROUPS, JOURNAL
 
 if TYPE_CHECKING:
@@ -33,8 +38,9 @@ _NO_STATE = frozenset({GROUPS, JOURNAL})
 class AuditedRank:
     """Main thread only."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, journal: JobJournal) -> None:
+        self._job, self._journal = job, journal
+        self._taking: list[Optimizer] = []  # optimizers that took gradients in the step
         self._answered: tuple[Generation, int] | None = None  # the first pass that is behind this process
         self._hooks: list[Any] = []
         self._ends_in_step = False  # known when it was entered
@@ -51,10 +57,10 @@ class AuditedRank:
         asked = order.generation, order.number
         if is_first_pass and asked != self._answered and number >= order.number:
             self._answered = asked
-            self._tell(order, self._parts() if number == order.number else ())
+            self._tell(order, self._parts(inside=order.inside) if number == order.number else ())
             self._stops_here = order.inside and number == order.number
         elif not is_first_pass and number == order.number and not order.inside:
-            self._tell(order, self._parts())
+            self._tell(order, self._parts(inside=False))
         return is_first_pass and not order.inside and order.number <= number < order.number + _PATIENCE_STEPS
 
     def resumed(self, number: int) -> None:
@@ -62,10 +68,18 @@ class AuditedRank:
         self._stops_here = False
         order = self._job.session.audit
         if order is not None and order.inside and order.number == number:
-            self._tell(order, self._parts())
+            self._tell(order, self._parts(inside=True))
 
-    def _parts(self) -> tuple[Part, ...]:
-        return self._job.state.parts(_NO_STATE)
+    def _parts(self, *, inside: bool) -> tuple[Part, ...]:
+        """What the step before has logged, and which gradients it took, is known where it was computed."""
+        if inside:
+            return self._job.state.parts(_NO_STATE)
+        taken = [param for each in self._taking for group in each.param_groups for param in group["params"]]
+        return (*self._logged(), *self._job.state.parts(_NO_STATE, taken))
+
+    def _logged(self) -> Iterator[Part]:
+        for key, text, may_be_time in self._journal.last_values():
+            yield Part(kind="logged", name=key, digest=checksum(text.encode()), decides=not may_be_time)
 
     def _tell(self, order: Audit, parts: tuple[Part, ...]) -> None:
         session = self._job.session
@@ -88,7 +102,12 @@ class AuditedRank:
         elif order is not None and not session.core.is_aborted and not self._is_over:
             self._tell(order, ())
 
+    def took(self, optimizer: Optimizer) -> None:
+        """The gradients of its parameters, in this step."""
+        self._taking.append(optimizer)
+
     def enter_step(self) -> None:
+        self._taking.clear()
         order = self._job.session.audit
         ends_later = self._ends_in_this_generation and order is not None and not order.inside
         self._ends_in_step = ends_later and self._is_to_end

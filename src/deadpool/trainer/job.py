@@ -95,7 +95,7 @@ class Job:
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
         self._dry = False
         self._rules = LoopRules()
-        self._audit = AuditedRank(self)
+        self._audit = AuditedRank(self, journal)
         self._structure_news = StructureNews(session, state)
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
         self._guards = Guards(session, state)
@@ -452,6 +452,7 @@ class Job:
     ) -> closures.Arguments | None:
         if self._dry or forked_child.is_child():
             return None
+        self._audit.took(optimizer)
         later = closures.after_closure(args, kwargs, self._before_update)
         if later is None:
             self._before_update()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from deadpool.journal.delivery import Delivery
@@ -57,6 +57,10 @@ class JobJournal:
             self._actions.add(step, action)
 
     # --- steps -------------------------------------------------------------------------------------------------------
+
+    def last_values(self) -> Iterator[tuple[str, str, bool]]:
+        """Those of the step whose block ended last, with whether they may be times."""
+        return self._ended.values() if self._ended is not None else iter(())
 
     def begin(self) -> None:
         """The script starts from its first line: no step of an earlier start was ever final."""

@@ -23,17 +23,23 @@ _MOMENTS = ("forward", "backward", "reduce", "optimizer", "between", "capture", 
 class Kind:
     """`write` comes last, when model, batches and optimizer are drawn. `brings` names what it brings itself:
     "own_model", "own_data", "own_reduce", "own_optimizer"; with "alone" no habit is added. `keeps` are patterns of
-    files, relative to the script's output folder, that a fault must not cost."""
+    files, relative to the script's output folder, that a fault must not cost. With `rules` the kind may differ after a
+    fault, or lose such files, if one of these rules was named before it; no other rule excuses it."""
 
     name: str
     about: str
     write: Write
-    expected: Expected = "exact"
+    rules: tuple[str, ...] = ()
     brings: frozenset[str] = frozenset()
     moments: tuple[str, ...] = _MOMENTS
     victims: Victims = "any"
     keeps: tuple[str, ...] = ()
     real_torchrun: bool = False  # the forked launcher waits for a process that ends in a way of its own
+
+    @property
+    def expected(self) -> Expected:
+        """Rules that only excuse the loss of files leave the computation exact."""
+        return "named" if self.rules and not self.keeps else "exact"
 
 
 def kind_named(kinds: Sequence[Kind], name: str) -> Kind:

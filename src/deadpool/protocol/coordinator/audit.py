@@ -36,14 +36,19 @@ FIRST_STEPS = 2
 _MARGIN, _WIDEST_MARGIN = 2, 1024
 """Steps from those that ranks have reported to the one of the audit. Wider, if a rank was past it already."""
 
+_WAIT_S = 300.0
+"""For a spare that has rehearsed the rank, or for a version: some rehearsals never succeed."""
+
 _ADVICE = "the script is not exact, see docs/exactness.md; --on-inexact warn goes on all the same"
 
 _RULES: dict[PartKind, str] = {
     "position": "batch_before_step",
     "object": "state_in_variables",
     "modes": "state_in_variables",
+    "floats": "state_in_variables",
     "random": "state_in_variables",
     "buffer": "state_in_variables",
+    "logged": "state_in_variables",
     "gradient": "state_in_variables",
     "parameter": "state_in_variables",
     "optimizer": "state_in_variables",
@@ -56,8 +61,8 @@ _NOT_PUT_BACK = "unexplained"
 
 Parts = tuple[Part, ...]
 KINDS = get_args(PartKind)
-_DECISIVE = frozenset({"random", "buffer", "parameter", "optimizer"})
-"""The others may differ in what no step reads, such as the time of day. They only name the cause of a difference."""
+_MOST_UNDECIDED = 4
+"""Parts that are named to people, although they decide nothing."""
 
 
 class _Place(NamedTuple):
@@ -83,6 +88,7 @@ class RecoveryAudit:
         self._extents: dict[int, tuple[int, int]] = {}  # by rank: what tells kinds of ranks apart
         self._margin = _MARGIN
         self._has_spares = False  # now, or at any time before
+        self._waits_since: float | None = None  # for what has to be there before a rank may end
         self._drill: _Drill | None = None
         self.verdicts: list[dict[str, Any]] = []  # for people, in their order
 
@@ -105,7 +111,7 @@ class RecoveryAudit:
         if self.refusal() is None:
             positions = self._one_of_each_kind()
             self._places = [*map(_Place, positions), _Place(positions[-1], inside=True)]
-            self._margin = _MARGIN
+            self._margin, self._waits_since = _MARGIN, None
 
     def _one_of_each_kind(self) -> list[int]:
         """Ranks with different amounts of state are of different kinds; the first position is one of its own."""
@@ -119,13 +125,13 @@ class RecoveryAudit:
 
     # --- order --------------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def look(self, now: float) -> None:
         """With every heartbeat."""
         job, drill = self._job, self._drill
         if job.phase is not Phase.RUNNING or job.released:
             return
         if drill is None:
-            self._begin_if_due()
+            self._begin_if_due(now)
             return
         is_past = min(self._steps().values(), default=0) > drill.order.number
         if drill.order.generation != job.generation:
@@ -139,14 +145,17 @@ class RecoveryAudit:
             else:
                 self._end_rank_if_due(drill)
 
-    def _begin_if_due(self) -> None:
+    def _begin_if_due(self, now: float) -> None:
         job = self._job
         if not self._places or job.carried or self._drains.current is not None:
             return
         steps, place = self._steps(), self._places[0]
-        settled = len(steps) == job.layout.world_size and min(steps.values()) >= FIRST_STEPS
-        if not settled or job.commits.permit.watermark is None or not self._is_rehearsed(place.position):
+        if len(steps) < job.layout.world_size or min(steps.values()) < FIRST_STEPS:
             return
+        if (obstacle := self._obstacle(place)) is not None:
+            self._wait(obstacle, now)
+            return
+        self._waits_since = None
         number, rank = max(steps.values()) + self._margin, job.layout.ranks_at(place.position)[0]
         if place.inside:
             number = next(each for each in itertools.count(number) if job.commits.timetable.captures(each))
@@ -154,6 +163,31 @@ class RecoveryAudit:
         self._drill = _Drill(place, order)
         job.out.emit("audit_ordered", rank=rank, step=number, inside=place.inside)
         job.out.send_each(job.members, self._drill.order)
+
+    def _obstacle(self, place: _Place) -> str | None:
+        """Why no rank may end yet."""
+        if self._job.commits.permit.watermark is None:
+            return "no version was committed"
+        if not self._is_rehearsed(place.position):
+            return f"no spare has rehearsed the ranks of position {place.position}"
+        return None
+
+    def _wait(self, obstacle: str, now: float) -> None:
+        self._waits_since = now if self._waits_since is None else self._waits_since
+        if now - self._waits_since > _WAIT_S:
+            self._give_up(f"for {_WAIT_S:g} s {obstacle}")
+
+    def _give_up(self, reason: str) -> None:
+        """Those that are still to come are left out too."""
+        for place in self._places:
+            self._release(place.position)
+        self._places, self._waits_since = [], None
+        self._job.out.emit("audit_given_up", reason=reason)
+
+    def _release(self, position: int) -> None:
+        """Spares rehearse what they choose again."""
+        for member in self._job.members.values():
+            member.reserved_position = None if member.reserved_position == position else member.reserved_position
 
     def _steps(self) -> dict[int, int]:
         return {rank: step for member in self._job.members.values() for rank, step in member.steps.items()}
@@ -225,52 +259,66 @@ class RecoveryAudit:
         """The order came too late for a rank, or the version was not committed while ranks stood in its step."""
         self._margin *= 4
         if self._margin > _WIDEST_MARGIN:
-            self._places.clear()
-            reason = "steps are too short: ranks were past each step that was named, or had no copy of its version"
-            self._job.out.emit("audit_given_up", reason=reason)
+            self._give_up(
+                "steps are too short: ranks were past each step that was named, or had no copy of its version"
+            )
         self._finish()
 
     def _conclude(self, drill: _Drill) -> None:
-        job, number, compared = self._job, drill.order.number, sorted(drill.first.keys() & drill.again.keys())
-        found = {rank: _first_difference(drill.first[rank], drill.again[rank]) for rank in compared}
-        differ = {rank: part for rank, part in found.items() if part is not None}
-        done = drill.place.position
+        job, compared = self._job, sorted(drill.first.keys() & drill.again.keys())
+        found = {rank: _differences(drill.first[rank], drill.again[rank]) for rank in compared}
         self._places, self._margin = [place for place in self._places if place != drill.place], _MARGIN
-        for member in job.members.values():
-            member.reserved_position = None if member.reserved_position == done else member.reserved_position
+        self._release(drill.place.position)
         self._finish()
-        if not differ and len(compared) < job.layout.world_size:
+        if any(part.decides for parts in found.values() for part in parts):
+            self._say_what_differs(drill, found)
+        elif len(compared) < job.layout.world_size:
             reason = f"after the recovery only {len(compared)} of {job.layout.world_size} ranks could be compared"
             job.out.emit("audit_given_up", reason=reason)
-            return
-        facts: dict[str, Any] = {
-            "replaced": drill.order.rank,
-            "step": number,
-            "inside": drill.place.inside,
-            "exact": not differ,
-            "ranks": len(compared),
-        }
-        self.verdicts.append(facts)
-        if not differ:
-            inside = drill.place.inside
-            job.out.emit("audit_passed", rank=drill.order.rank, step=number, ranks=len(compared), inside=inside)
-            return
+        else:
+            self._say_passed(drill, found)
+
+    def _say_passed(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
+        undecided = [f"{_describe(part)} of rank {rank}" for rank, parts in found.items() for part in parts]
+        facts = self._facts(drill, found)
+        self.verdicts.append(facts | {"undecided": undecided[:_MOST_UNDECIDED]})
+        self._job.out.emit(
+            "audit_passed",
+            rank=drill.order.rank,
+            step=drill.order.number,
+            ranks=len(found),
+            inside=drill.place.inside,
+            found="the same state again" + _except_for(undecided),
+        )
+
+    def _say_what_differs(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
+        job = self._job
+        differ = {rank: part for rank, parts in found.items() for part in parts[::-1] if part.decides}
         rank, part = next(iter(differ.items()))
-        what = f"{part.kind} {part.name}".rstrip()
-        rule, replaced = _NOT_PUT_BACK if drill.place.inside else _RULES[part.kind], drill.order.rank
-        facts |= {"rank": rank, "part": what, "rule": rule}
+        what, rule = _describe(part), _NOT_PUT_BACK if drill.place.inside else _RULES[part.kind]
+        self.verdicts.append(self._facts(drill, found) | {"exact": False, "rank": rank, "part": what, "rule": rule})
         job.out.emit(
             "audit_differs",
             rank=rank,
-            step=number,
+            step=drill.order.number,
             part=what,
             rule=rule,
             ranks=list(differ),
-            replaced=replaced,
+            replaced=drill.order.rank,
             inside=drill.place.inside,
         )
         if job.settings.on_inexact == "stop":
             self._ending.end(f"in a recovery that was played, {what} of rank {rank} differs: {_ADVICE}", failed=True)
+
+    def _facts(self, drill: _Drill, found: dict[int, list[Part]]) -> dict[str, Any]:
+        order, ranks = drill.order, len(found)
+        return {
+            "replaced": order.rank,
+            "step": order.number,
+            "inside": drill.place.inside,
+            "exact": True,
+            "ranks": ranks,
+        }
 
     def _finish(self) -> None:
         self._drill = None
@@ -281,9 +329,24 @@ def _size(extent: Extent) -> tuple[int, int]:
     return extent.unique_bytes, extent.replica_bytes
 
 
-def _first_difference(first: Parts, again: Parts) -> Part | None:
-    """The first part that differs, or that one of the two lacks; None: what a script computes with is equal."""
+def _differences(first: Parts, again: Parts) -> list[Part]:
+    """The parts that differ, or that one of the two lacks, causes before their effects."""
     before, now = {(p.kind, p.name): p for p in first}, {(p.kind, p.name): p for p in again}
-    differ = [part for key, part in (now | before).items() if before.get(key) != now.get(key)]
-    differ.sort(key=lambda part: KINDS.index(part.kind))
-    return differ[0] if any(part.kind in _DECISIVE for part in differ) else None
+    differ = [part for key, part in (now | before).items() if not _is_equal(before.get(key), now.get(key))]
+    return sorted(differ, key=lambda part: KINDS.index(part.kind))
+
+
+def _is_equal(first: Part | None, again: Part | None) -> bool:
+    return first is not None and again is not None and first.digest == again.digest
+
+
+def _describe(part: Part) -> str:
+    return f"{part.kind} {part.name}".rstrip()
+
+
+def _except_for(undecided: list[str]) -> str:
+    if not undecided:
+        return ""
+    more = len(undecided) - _MOST_UNDECIDED
+    named = ", ".join(undecided[:_MOST_UNDECIDED]) + (f" and {more} more" if more > 0 else "")
+    return f", except for {named}, which alone decide nothing"

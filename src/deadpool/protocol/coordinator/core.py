@@ -295,7 +295,7 @@ class Coordinator:
         if (hang := self._monitor.hang.detect(now)) is not None:
             self._faults.on_hang(hang, now)
         self.protection.look(now)
-        self.audit.look()
+        self.audit.look(now)
         self._move_ranks(self._reachability.check(now), now)
 
     def _on_sealed(self, member: Member, sealed: Sealed, now: float) -> None:

@@ -7,7 +7,9 @@ from typing import Literal
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.structs import Message, Value
 
-PartKind = Literal["position", "object", "modes", "random", "buffer", "gradient", "parameter", "optimizer"]
+PartKind = Literal[
+    "position", "object", "modes", "floats", "random", "buffer", "logged", "gradient", "parameter", "optimizer"
+]
 """In the order in which causes come before their effects."""
 
 
@@ -17,6 +19,9 @@ class Part(Value, frozen=True, kw_only=True):
     kind: PartKind
     name: str  # as the user would write it
     digest: int
+    decides: bool = True
+    """False: it may differ in a script that is exact, such as a time, or a gradient that no optimizer takes. If it
+    differs, people are told, and nothing follows from it."""
 
 
 class Audit(Message, frozen=True, kw_only=True):

@@ -91,14 +91,14 @@ REPLACED = [
         brings=frozenset({"own_model", "frozen"}),
     ),
     Kind(name="headreset", about="a new head of the same shape in step 3", write=_new_head),
-    Kind(name="prune", about="prune.l1_unstructured in step 3", write=_pruned, expected="named"),
-    Kind(name="newopt", about="a new optimizer in step 3", write=_new_optimizer, expected="named"),
-    Kind(name="grow", about="a layer added in step 3, with add_param_group", write=_grown, expected="named"),
+    Kind(name="prune", about="prune.l1_unstructured in step 3", write=_pruned, rules=("replaced_objects",)),
+    Kind(name="newopt", about="a new optimizer in step 3", write=_new_optimizer, rules=("replaced_objects",)),
+    Kind(name="grow", about="a layer added in step 3, with add_param_group", write=_grown, rules=("replaced_objects",)),
     Kind(
         name="unfreeze",
         about="a layer unfrozen in step 3, with add_param_group",
         write=_unfrozen,
-        expected="named",
+        rules=("replaced_objects",),
         brings=frozenset({"frozen"}),
     ),
 ]

@@ -168,8 +168,15 @@ SURROUNDINGS = [
         write=_clears_folder,
         victims="rank 0",
         keeps=("checkpoints/*",),
+        rules=("files_before_loop",),
     ),
-    Kind(name="openw", about='open(log, "w") before the loop', write=_opens_log, keeps=("log-*.txt",)),
+    Kind(
+        name="openw",
+        about='open(log, "w") before the loop',
+        write=_opens_log,
+        keeps=("log-*.txt",),
+        rules=("files_before_loop",),
+    ),
     Kind(name="osexit", about="os._exit(0) at the end", write=_hard_exit, brings=_ALONE, real_torchrun=True),
     Kind(
         name="bgthread",
