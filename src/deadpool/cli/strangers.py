@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json as json_format
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ def run_strangers(
     process is left."""
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
 
+    _check_packages()
     _check_kind(kind)
     stop_on_interrupts()
     numbers = list(range(count)) if only is None else [only]
@@ -43,6 +45,13 @@ def list_kinds() -> NoReturn:
     for kind in KINDS:
         print(f"{kind.name:15} {'exact or named' if kind.expected == 'named' else 'exact':15} {kind.about}")
     raise typer.Exit(0)
+
+
+def _check_packages() -> None:
+    from deadpool.errors import ConfigError
+
+    if importlib.util.find_spec("torchdata") is None:
+        raise ConfigError("--strangers cannot be used without torchdata, whose loaders the scripts use: install it")
 
 
 def _check_kind(kind: str) -> None:
