@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor
 from torch._C import _distributed_c10d
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
@@ -195,6 +196,31 @@ def broadcast_by_another_method() -> None:
     dist.broadcast = _c10d.broadcast
 
 
+def lose_gloo() -> None:
+    del _distributed_c10d.ProcessGroupGloo  # type: ignore[attr-defined]
+
+
+def lose_types_of_backends() -> None:
+    del _ProcessGroup.BackendType
+
+
+def lose_works() -> None:
+    del _distributed_c10d.Work  # type: ignore[misc]
+
+
+def lose_stages() -> None:
+    del torch.distributed.pipelining.PipelineStage  # type: ignore[misc]
+
+
+def lose_sharded_modules() -> None:
+    del torch.distributed.fsdp.FSDPModule  # type: ignore[misc]
+
+
+def lose_sharded_tensors() -> None:
+    """So much is missing that DeadPool cannot even be imported."""
+    del torch.distributed.tensor.DTensor  # type: ignore[misc]
+
+
 def crash() -> None:
     """Memory is laid out in another way, and the process ends by it."""
     fake: Any = _distributed_c10d.FakeProcessGroup
@@ -216,6 +242,7 @@ STRANGE: dict[str, Callable[[], None]] = {
         *(take_sizes_from_elsewhere, take_sizes_from_the_newest_backend, keep_the_first_backend),
         *(make_nccl_by_another_class, choose_devices_by_another_function, lose_the_class_of_nccl),
         *(keep_gradients_elsewhere, know_one_more_flag, broadcast_by_another_method, crash, refuse_stores),
+        *(lose_gloo, lose_types_of_backends, lose_works, lose_stages, lose_sharded_modules, lose_sharded_tensors),
     )
 }
 

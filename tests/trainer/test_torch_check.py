@@ -12,6 +12,7 @@ import pytest
 from strange_torch import STRANGE
 from waiting import LIMIT_S
 
+from deadpool.control.fork_client import answer, start_fork_server
 from deadpool.trainer.torch_check import Level
 
 pytestmark = pytest.mark.e2e
@@ -29,10 +30,18 @@ PLAIN = {
     "keep_gradients_elsewhere": "fully_shard keeps its parameters or their gradients elsewhere",
     "know_one_more_flag": "a pipeline schedule says by _layout_initialized how far it is initialised",
     "broadcast_by_another_method": "broadcast does not pass through a method of ProcessGroup that is known",
+    "lose_gloo": "torch._C._distributed_c10d has no ProcessGroupGloo",
+    "lose_works": "torch._C._distributed_c10d has no Work",
+    "lose_stages": "torch.distributed.pipelining has no PipelineStage",
+    "lose_sharded_modules": "torch.distributed.fsdp has no FSDPModule",
     "crash": "its self-test crashed with SIGSEGV",
     "keep_the_first_backend": "a fake backend that is put over a real one is not reached",
 }
-REFUSED = {"refuse_stores": "init_process_group() got an unexpected keyword argument"}
+REFUSED = {
+    "refuse_stores": "init_process_group() got an unexpected keyword argument",
+    "lose_types_of_backends": "has no attribute 'BackendType'",
+}
+UNIMPORTABLE = "lose_sharded_tensors"
 
 
 EACH_IN_A_CHILD = """
@@ -84,5 +93,32 @@ def test_torch_without_which_nothing_works_is_refused_in_words(verdicts, strange
     assert reason.startswith("DeadPool cannot work with torch 2.99.0: ") and REFUSED[strange] in reason
 
 
+def answer_of_a_fork_server(strange: str, folder: Path) -> list[str]:
+    """The first thing that the process says in which the trainers of a job are forked."""
+    (folder / "sitecustomize.py").write_text("import strange_torch\n")
+    path = os.pathsep.join([str(folder), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    link, process = start_fork_server({**os.environ, "PYTHONPATH": path, "STRANGE_TORCH": strange})
+    try:
+        return answer(link, wait=True) or []
+    finally:
+        link.close()
+        process.wait()
+
+
+@pytest.mark.parametrize("strange", ["lose_gloo", "lose_types_of_backends", "lose_works", "lose_stages"])
+def test_trainers_can_be_forked_where_a_name_is_missing(strange, tmp_path):
+    """They say themselves what is missing, each by its level."""
+    assert answer_of_a_fork_server(strange, tmp_path) == ["ready"]
+
+
+def test_torch_with_which_nothing_can_be_imported_is_refused_in_words(tmp_path):
+    failed, reason = answer_of_a_fork_server(UNIMPORTABLE, tmp_path)
+    assert failed == "failed"
+    assert reason == (
+        "DeadPool cannot work with torch 2.99.0: cannot import name 'DTensor' from 'torch.distributed.tensor'. Another "
+        "version of torch is needed"
+    )
+
+
 def test_every_stand_in_is_tried():
-    assert set(STRANGE) == set(PLAIN) | set(REFUSED)
+    assert set(STRANGE) == {*PLAIN, *REFUSED, UNIMPORTABLE}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deadpool.backend import gloo, nccl, torch_versions, world
+from deadpool.backend import nccl, torch_versions, world
 from deadpool.backend.torch_versions import NCCL_NAMES
 from deadpool.errors import ConfigError
 
@@ -50,4 +50,4 @@ def check_transports(group: world.JoinedGroup) -> None:
 
 def _known_classes() -> tuple[Any, ...]:
     """A class that torch has made by itself, past those that are replaced, could be neither aborted nor made anew."""
-    return gloo.ProcessGroupGloo, torch_versions.FakeProcessGroup, *torch_versions.nccl_classes()
+    return torch_versions.ProcessGroupGloo, torch_versions.FakeProcessGroup, *torch_versions.nccl_classes()

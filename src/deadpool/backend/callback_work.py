@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch._C._distributed_c10d import Work
+from deadpool.backend.torch_versions import Work
 
 
-class CallbackWork(Work):
+class CallbackWork(Work):  # type: ignore[misc]
     """Forwards everything to `work`; the first wait() that returns also runs the callback."""
 
     def __init__(self, work: Work, callback: Callable[[], None]) -> None:

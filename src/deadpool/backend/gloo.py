@@ -10,13 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C import _distributed_c10d
 
 from deadpool.backend import torch_versions
-from deadpool.backend.torch_versions import FakeProcessGroup
-
-ProcessGroupGloo: Any = _distributed_c10d.ProcessGroupGloo  # untyped: torch's own stubs lack members that are used here
-
+from deadpool.backend.torch_versions import FakeProcessGroup, ProcessGroupGloo
 
 THREADS = 2
 """Per backend, as in plain torch: a collective that is started in the callback of another one needs the second."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Work
+
+from deadpool.backend.torch_versions import Work
 
 
-class _DoneWork(Work):
+class _DoneWork(Work):  # type: ignore[misc]
     """Is completed from the start; its result is its input."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.pipelining
 from torch._C import _distributed_c10d
 
 from deadpool.backend import nccl, torch_versions, world
@@ -48,6 +50,8 @@ _RELIED_ON: dict[str, tuple[Any, tuple[str, ...]]] = {
             *("_set_group_desc", "get_group_store", "BackendType", "_start_coalescing", "_end_coalescing"),
         ),
     ),
+    "torch.distributed.fsdp": (torch.distributed.fsdp, ("FSDPModule", "fully_shard")),
+    "torch.distributed.pipelining": (torch.distributed.pipelining, ("PipelineStage", "Schedule1F1B")),
     "torch._C._distributed_c10d": (_distributed_c10d, ("FakeProcessGroup", "ProcessGroupGloo", "Work")),
     "ProcessGroupGloo": (getattr(_distributed_c10d, "ProcessGroupGloo", None), ("_Options", "create_device")),
     "FakeProcessGroup": (torch_versions.FakeProcessGroup, ("_create_internal", "Options")),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
+from torch.distributed import fsdp, pipelining
 
 TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 """In these, survivors of a fault keep their processes. Without a gap, the oldest first."""
@@ -29,10 +30,25 @@ def tested_range() -> str:
     return f"{TESTED[0]} to {TESTED[-1]}"
 
 
-# Names that a torch may lack are looked up so that importing this package never fails: trainer/torch_check.py says in
+# Names that a torch may lack are looked up so that importing this package does not fail: trainer/torch_check.py says in
 # words what is missing.
 
-FakeProcessGroup: Any = getattr(_distributed_c10d, "FakeProcessGroup", None)
+
+class Missing:
+    """In place of a class that this torch does not have: nothing is an instance of it."""
+
+
+def found(owner: Any, name: str) -> Any:
+    return getattr(owner, name, Missing)
+
+
+FakeProcessGroup: Any = found(_distributed_c10d, "FakeProcessGroup")
+ProcessGroupGloo: Any = found(_distributed_c10d, "ProcessGroupGloo")
+Work: Any = found(_distributed_c10d, "Work")
+BackendType: Any = found(dist.ProcessGroup, "BackendType")
+FSDPModule: Any = found(fsdp, "FSDPModule")
+PipelineStage: Any = found(pipelining, "PipelineStage")
+PipelineSchedule: Any = found(pipelining.schedules, "_PipelineSchedule")
 
 
 # --- process groups --------------------------------------------------------------------------------------------------
@@ -48,7 +64,7 @@ def groups_ask_backends() -> bool:
 def _group_with_fake(size: int) -> Any:
     """A group that was made for two ranks; its backend, which communicates with no peer, says that it is of `size`."""
     group: Any = dist.ProcessGroup(dist.HashStore(), 0, 2)
-    kind: Any = dist.ProcessGroup.BackendType.GLOO
+    kind = BackendType.GLOO
     fake = FakeProcessGroup._create_internal(rank=0, world_size=size, options=FakeProcessGroup.Options())
     group._set_default_backend(kind)
     group._register_backend(torch.device("cpu"), kind, fake)
@@ -70,7 +86,7 @@ def splits_keep_order() -> bool:
 def gloo_can_stay_unconnected() -> bool:
     """Whether a gloo backend can have a rank among several without a connection to any (since 2.14): torch makes such a
     backend for a reconfigure(), and it connects only then."""
-    return hasattr(_distributed_c10d.ProcessGroupGloo._Options, "enable_reconfigure")  # type: ignore[attr-defined]
+    return hasattr(ProcessGroupGloo._Options, "enable_reconfigure")
 
 
 def members_agree_on_sequence_numbers() -> bool:
@@ -108,8 +124,6 @@ FLIGHT_RECORDER_HOOKS = "pg_flight_recorder_hooks"
 
 def fsdp2_resets_itself() -> bool:
     """Whether a sharded module has reset_iter_state(), which is public (since 2.12)."""
-    from torch.distributed.fsdp import FSDPModule
-
     return hasattr(FSDPModule, "reset_iter_state")
 
 

@@ -20,14 +20,15 @@ from deadpool.backend.torch_versions import FakeProcessGroup
 
 _c10d: Any = dist.distributed_c10d
 
-_BACKEND_TYPE: Any = dist.ProcessGroup.BackendType
+_BACKEND_TYPE = torch_versions.BackendType
 
 # If a group can be emptied (backend_release.py), a new backend takes the type of the old one. If not, torch would keep
 # the old one, so each swap uses a type number of its own, above those that torch has names for. A type is one byte, so
 # the numbers run out. The first is for the fake backend of a rehearsal, the last for that of a forgotten group.
-_TYPES = {"gloo": _BACKEND_TYPE.GLOO, **dict.fromkeys(torch_versions.NCCL_NAMES, _BACKEND_TYPE.CUSTOM)}
-_TYPES["nccl"] = _BACKEND_TYPE.NCCL
-_FAKE_TYPE = max(int(each) for each in _BACKEND_TYPE.__members__.values()) + 1
+_KNOWN_TYPES: dict[str, Any] = getattr(_BACKEND_TYPE, "__members__", {})
+_TYPES = {name: _KNOWN_TYPES.get("CUSTOM") for name in torch_versions.NCCL_NAMES}
+_TYPES |= {"gloo": _KNOWN_TYPES.get("GLOO"), "nccl": _KNOWN_TYPES.get("NCCL")}
+_FAKE_TYPE = max(map(int, _KNOWN_TYPES.values()), default=0) + 1
 _FORGOTTEN_TYPE = 255
 SWAP_LIMIT = _FORGOTTEN_TYPE - 1 - _FAKE_TYPE
 

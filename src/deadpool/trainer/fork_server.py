@@ -35,7 +35,6 @@ import torch
 
 from deadpool.child_processes import be_called, join_network
 from deadpool.fork_loop import ForkLoop
-from deadpool.trainer import main as trainer
 from deadpool.trainer import torch_check
 
 PACKET_BYTES = 1 << 20
@@ -108,6 +107,8 @@ def _run_trainer(link: socket.socket, name: str, output: int, arguments: list[st
     os.environ.update(variables)
     _seed_generators()
     sys.argv = ["deadpool-trainer", *arguments]
+    from deadpool.trainer import main as trainer  # imported before the fork
+
     trainer.main()
 
 
@@ -130,21 +131,36 @@ def _run_fork_server(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    TrainerForkServer(socket.socket(fileno=descriptor)).serve()
+    own = socket.socket(fileno=descriptor)
+    if (reason := _import_trainer()) is not None:
+        own.send(msgpack.packb(["failed", reason]))
+    TrainerForkServer(own).serve()
 
 
 def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
-    reason = _preload(sys.argv[2:])
-    if reason is None:
+    broken = _import_trainer()
+    reason = _preload(sys.argv[2:]) if broken is None else None
+    if reason is None and broken is None:
         torch_check.examine_once()  # trainers inherit the answer
     with contextlib.suppress(OSError):  # the other end is closed: serve() will notice
-        link.send(msgpack.packb(["ready"] if reason is None else ["failed", reason]))
+        said = broken or reason
+        link.send(msgpack.packb(["ready"] if said is None else ["failed", said]))
     if reason is None:
         gc.collect()
         gc.freeze()  # no collection in a child need visit imported modules, so their pages stay shared
         TrainerForkServer(link).serve()
     os._exit(0 if reason is None else 1)
+
+
+def _import_trainer() -> str | None:
+    """The reason why this torch cannot be used at all, if there is one. A fork server says it to each node that asks
+    for trainers, so that the job ends with a sentence."""
+    try:
+        importlib.import_module("deadpool.trainer.main")
+    except (ImportError, AttributeError) as error:
+        return torch_check.import_problem(error)
+    return None
 
 
 def _preload(packages: list[str]) -> str | None:

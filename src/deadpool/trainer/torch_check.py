@@ -55,6 +55,12 @@ _OF_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, sig
 _known: Verdict | None = None
 
 
+def import_problem(error: ImportError | AttributeError) -> str:
+    """What to say where this package cannot even be imported."""
+    text = str(error).partition(" (/")[0]
+    return f"DeadPool cannot work with torch {torch.__version__}: {text}. Another version of torch is needed"
+
+
 def examine_once() -> None:
     """Called before threads are started and before CUDA is used, since a process is forked."""
     global _known
@@ -88,9 +94,10 @@ def examine() -> Verdict:
 
 def _use_everything() -> None:
     from deadpool.backend import self_test
-    from deadpool.trainer.adapters import self_test as of_adapters
 
     self_test.check_names()
+    from deadpool.trainer.adapters import self_test as of_adapters  # which imports some of these names
+
     with self_test.rehearsing_groups():
         self_test.check_rehearsal()
         of_adapters.check_ddp()

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from deadpool.backend import torch_versions
+from deadpool.backend.torch_versions import FSDPModule
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.dtensor import replicas_of
 

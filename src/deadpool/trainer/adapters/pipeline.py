@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 
 from deadpool.backend import torch_versions
+from deadpool.backend.torch_versions import FSDPModule
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.pipeline_schedules import infers_shapes, schedules, stages_of
 

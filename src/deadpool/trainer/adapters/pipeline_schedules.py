@@ -12,10 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining import schedules as torch_schedules
+from deadpool.backend.torch_versions import PipelineSchedule, PipelineStage
 
-_Base: Any = getattr(torch_schedules, "_PipelineSchedule", None)  # None: trainer/torch_check.py has found that out
 _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 _inferring: weakref.WeakSet[Any] = weakref.WeakSet()  # stages to which the script gave no shapes
@@ -23,7 +21,7 @@ _inferring: weakref.WeakSet[Any] = weakref.WeakSet()  # stages to which the scri
 
 def watch_schedules() -> None:
     """Called once per process, before the script's first line."""
-    call_after_init(_Base, lambda schedule: _known.__setitem__(next(_numbers), schedule))
+    call_after_init(PipelineSchedule, lambda schedule: _known.__setitem__(next(_numbers), schedule))
     call_after_init(PipelineStage, _note_shapes)
 
 
