@@ -99,6 +99,9 @@ def _storage(body: dict[str, Any]) -> Iterator[str]:
 
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
     yield from _storage(body)
+    if failing := body.get("checkpoint_failing"):
+        times = f"{failing['attempts']} attempt{'' if failing['attempts'] == 1 else 's'}"
+        yield f"[bold]no durable checkpoint is written[/bold]: {times} failed, the last one: {failing['reason']}"
     yield from _job_size(body["size"])
     if not body["spares"]:
         then = "shrinks if it can, or waits for one" if body["size"]["may_shrink"] else "waits for one"

@@ -22,13 +22,15 @@ EVENTS = (
             "name": _NAME,
             "bytes": "its size",
             "seconds": "how long it took",
+            "failures": "attempts that failed since the one before",
         },
         console="durable checkpoint after {step} steps is complete: {name}",
     ),
     EventType(
         name="checkpoint_failed",
         meaning="A durable checkpoint could not be written, and is tried again later. Training goes on, and the "
-        "checkpoint before it stays.",
+        "checkpoint before it stays. This is told once until one is written, and for each one that was asked for; "
+        "`deadpool status` counts the failures.",
         action="Look at the reason: a full disk, missing rights, an object store that does not answer.",
         fields={"step": "the version", "name": _NAME, "reason": "the error, with the node"},
         console="NO CHECKPOINT after {step} steps: {reason}; training goes on, it is tried again",

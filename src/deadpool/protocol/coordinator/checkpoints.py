@@ -58,6 +58,9 @@ class Checkpoints:
         self._last_number = 0
         self._asked = False
         self._is_slow = False  # the last write took longer than the interval
+        self._failures = 0  # in a row
+        self._failure = ""  # of the last one
+        self._is_awaited = False  # somebody has asked for one, and waits for what becomes of it
         self._unread: dict[str, int] = {}  # how often a recovery failed because a checkpoint could not be read
 
     # --- when ---------------------------------------------------------------------------------------------------------
@@ -77,8 +80,13 @@ class Checkpoints:
         """Why no checkpoint can be asked for; None: one can."""
         return None if self._settings is not None else "this job was started without --durable"
 
+    @property
+    def failing(self) -> tuple[int, str] | None:
+        """Writes that failed since the last one that did not, and why the newest did; None: none has."""
+        return (self._failures, self._failure) if self._failures else None
+
     def ask(self) -> None:
-        self._asked = self._settings is not None
+        self._asked = self._is_awaited = self._settings is not None
 
     def deadline(self) -> float | None:
         settings, write = self._settings, self._write
@@ -162,6 +170,7 @@ class Checkpoints:
             self._fail(write, f"node {node}: {done.failure}", now)
             return
         self._write, self._last_number = None, write.version.number
+        self._is_awaited = self._asked  # whoever asked meanwhile wants a newer one
         copies = tuple(write.copies[rank] for rank in range(self._job.layout.world_size))
         self._add(Checkpoint(name=write.name, number=write.version.number, copies=copies))
         self._job.out.emit(
@@ -170,7 +179,9 @@ class Checkpoints:
             name=write.name,
             bytes=done.bytes_written,
             seconds=round(now - write.began, 3),
+            failures=self._failures,
         )
+        self._failures = 0
         self._tell_if_slow(write, now)
 
     def _tell_if_slow(self, write: Write, now: float) -> None:
@@ -201,7 +212,10 @@ class Checkpoints:
         assert settings is not None
         self._write = None
         self._asked, self._due_at = False, now + min(RETRY_S, settings.every_s or RETRY_S)
-        self._job.out.emit("checkpoint_failed", step=write.version.number, name=write.name, reason=reason)
+        self._failures, self._failure = self._failures + 1, reason
+        if self._failures == 1 or self._is_awaited:  # a store that is full says so at each attempt: once is enough
+            self._job.out.emit("checkpoint_failed", step=write.version.number, name=write.name, reason=reason)
+        self._is_awaited = False
         nodes = [node for node in self._job.seats if node in self._job.members]
         self._job.out.send_each(nodes, AbandonCheckpoint(name=write.name))
 
