@@ -42,7 +42,13 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
         check_before_submission(made.run_dir)
         check_node_count(made.nodes, made.options)
     make_private_folder(made.run_dir)
-    job_id = client.submit([], made.text())
+    try:
+        job_id = client.submit([], made.text())
+    except client.SlurmError as error:
+        words = " ".join(str(error).split()).rstrip(".")  # sbatch's own, in one line
+        raise ConfigError(
+            f"the job was not submitted: {words}. Start this where sbatch works, as on a login node of the cluster"
+        ) from error
     note_submission(made.run_dir, job_id)
     print(f"Submitted batch job {job_id}")
     print(f"run folder: {made.run_dir}")
