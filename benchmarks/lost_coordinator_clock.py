@@ -142,6 +142,10 @@ def lose(trial: WorkloadTrial, case: Case) -> float:
         os.killpg(trial.job.nodes[node].pid, case.signal)
     if case.signal == signal.SIGKILL:
         coordinator.kill()
+    sent_s = time.time() - at
+    killed = [coordinator, *(trial.job.nodes[node] for node in case.lost)] if case.signal == signal.SIGKILL else []
+    await_here(lambda: all(process.poll() is not None for process in killed), "the end of what was killed")
+    print(f"signals were sent within {sent_s:.3f} s, and obeyed after {time.time() - at:.3f} s", flush=True)
     return at
 
 

@@ -7,6 +7,7 @@ unless they are given.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from deadpool.config_values import (
     read_racks,
     read_toml,
 )
-from deadpool.environment import PREFIX
 from deadpool.errors import ConfigError
 from deadpool.fault_orders import ORDER_HELP, parse_order
 from deadpool.hook_rules import HOOKS, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
@@ -257,7 +257,7 @@ class JobConfig:
         least = self.scheme.copies
         default = min(least + 1, max(least, self.nodes - 1)) if self.protect == AUTO else least
         bounds = {"copies": float(default), "memory": 0.5, "every": 0.0} | parse_bounds(self.protect_at_most)
-        accepted = f"copies of at least the {least} that there are anyway, and fewer than the {self.nodes} nodes"
+        accepted = f"copies of at least the {least} that there are anyway, and fewer than nodes={self.nodes}"
         fits = least <= bounds["copies"] <= max(least, self.nodes - 1)
         _require("protect_at_most", self.protect_at_most, fits, accepted)
         self._check_coded_bound()
@@ -278,7 +278,7 @@ class JobConfig:
             return
         _require("protect_at_most", given, not asked.is_coded, f"no rs(K,M) beside protect={self.protect!r}")
         fits = coded.losses >= asked.losses and coded.losses < self.nodes
-        accepted = f"rs(K,M) with M of at least {asked.losses} and less than the {self.nodes} nodes: as many losses as "
+        accepted = f"rs(K,M) with M of at least {asked.losses} and less than nodes={self.nodes}: as many losses as "
         _require("protect_at_most", given, fits, f"{accepted}{asked} survives")
         saves = coded.held_share(self.nodes) < asked.held_share(self.nodes)
         _require("protect_at_most", given, saves, f"rs(K,M) that takes less memory on {self.nodes} nodes than {asked}")
@@ -363,7 +363,7 @@ class JobConfig:
             losses = self.scheme.losses
         except ValueError:
             losses = self.nodes
-        accepted = f"auto, copies=N or rs(K,M) with N or M less than the {self.nodes} nodes, and M at most K"
+        accepted = f"auto, copies=N or rs(K,M) with N or M less than nodes={self.nodes}, and M at most K"
         _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
 
     def _check_shrinking(self) -> None:
@@ -437,16 +437,19 @@ def resolve_agent(flags: Mapping[str, Any], *, environment: Mapping[str, str] | 
 def _from_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    return {name: _cast(name, value, f"{path}: ") for name, value in read_toml(path, "config file").items()}
+    return {name: _cast(name, value, f"{path}: {name}") for name, value in read_toml(path, "config file").items()}
 
 
 def _from_environment(environment: Mapping[str, str], settings: Iterable[Setting]) -> dict[str, Any]:
-    found = {each.name: environment[each.variable] for each in settings if each.variable in environment}
-    return {name: _cast(name, value, PREFIX) for name, value in found.items()}
+    found = [each for each in settings if each.variable in environment]
+    return {each.name: _cast(each.name, environment[each.variable], each.variable) for each in found}
 
 
-def _cast(name: str, value: Any, where: str) -> Any:
+def _cast(name: str, value: Any, shown: str) -> Any:
+    """`shown` is what the user calls this setting."""
     kinds = {each.name: each.kind for each in SETTINGS}
     if name not in kinds:
-        raise ConfigError(f"{where}{name} is not a setting: known are {', '.join(sorted(kinds))}")
-    return cast(kinds[name], value, f"{where}{name}={value!r}")
+        near = difflib.get_close_matches(name.replace("-", "_"), kinds, n=1)
+        nearest = f" The nearest one is {near[0]};" if near else ""
+        raise ConfigError(f"{shown} is not a setting.{nearest} `deadpool run --help` lists all")
+    return cast(kinds[name], value, f"{shown}={value!r}")

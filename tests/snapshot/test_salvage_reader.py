@@ -62,10 +62,10 @@ def test_damaged_or_foreign_file_is_refused(tmp_path):
         read_folder(tmp_path)
     data[20] ^= 1  # in the seal
     path.write_bytes(data)
-    with pytest.raises(StateError, match="is not a salvaged copy"):
+    with pytest.raises(StateError, match="is no salvaged copy"):
         read_folder(tmp_path)
     path.write_bytes(b"something else")
-    with pytest.raises(StateError, match="is not a salvaged copy"):
+    with pytest.raises(StateError, match="is no salvaged copy"):
         read_folder(tmp_path)
     path.unlink()
     with pytest.raises(StateError, match="no salvaged copies"):

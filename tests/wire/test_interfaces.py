@@ -18,7 +18,7 @@ def test_interface_gives_its_address():
 
 
 def test_unknown_interface_is_refused_with_the_list():
-    with pytest.raises(ConfigError, match=r"interface='wlan9' is not one .*: there are .*lo \(127.0.0.1\)"):
+    with pytest.raises(ConfigError, match=r"interface='wlan9' is not one .*: give one of .*lo \(127.0.0.1\)"):
         address_of("wlan9")
 
 

@@ -61,6 +61,7 @@ def agent(
     from deadpool.cli.addresses import own_address
     from deadpool.config import resolve_agent
     from deadpool.control.agent import AgentProcess
+    from deadpool.control.folder_lock import unusable
     from deadpool.control.machine_lease import MachineLease
     from deadpool.errors import ConfigError
     from deadpool.metrics.endpoint import check_package
@@ -72,14 +73,17 @@ def agent(
         from deadpool.cli.slurm import run_unsubmitted
 
         if name or rack or spare:
-            raise ConfigError("--name, --rack and --spare need --join: without it, Slurm says what this node is")
+            raise ConfigError(
+                "--name, --rack and --spare need --join HOST:PORT as well, the address of the job's coordinator. Leave "
+                "all of them out only inside of a Slurm allocation, which says what this node is"
+            )
         raise typer.Exit(run_unsubmitted(program, preload or [], flags))
     settings = resolve_agent(flags)
     check_package(settings.metrics_port)
     try:
         make_private_folder(logs)
     except OSError as error:
-        raise ConfigError(f"logs={str(logs)!r} cannot be used ({error.strerror}): give a folder for logs") from None
+        raise unusable("logs", logs, error) from None
     coordinators = addresses(join)
     address = own_address(flags["host"], flags["interface"], coordinators[0])
     _set_environment(flags["interface"], flags["tls"])

@@ -27,11 +27,9 @@ def list_checkpoints(
 ) -> None:
     """List complete checkpoints, newest first, and folders of writes that were cut off. Exits 1 where none is
     complete."""
-    from deadpool.durable.manifest import complete_ones
     from deadpool.durable.retention import torn
 
-    store = _open(where)
-    manifests = complete_ones(store)
+    store, manifests = _complete_in(where)
     for manifest in manifests:
         print(json_format.dumps(_facts(manifest)) if json else _line(manifest))
     for name in torn(store, manifests):
@@ -47,11 +45,10 @@ def verify(
     name: Annotated[str | None, typer.Argument(help="one checkpoint (default: all complete ones)")] = None,
 ) -> None:
     """Read every byte of checkpoints and compare checksums. Exits 1 where something is damaged, or none is there."""
-    from deadpool.durable.manifest import complete_ones
     from deadpool.durable.reading import faults_of
 
-    store = _open(where)
-    manifests = [each for each in complete_ones(store) if name in (None, each.name)]
+    store, found = _complete_in(where)
+    manifests = [each for each in found if name in (None, each.name)]
     damaged = False
     for manifest in manifests:
         faults = faults_of(store, manifest)
@@ -147,6 +144,21 @@ def _open(where: str) -> Any:
     from deadpool.durable.store import open_store
 
     return open_store(absolute(where))
+
+
+def _complete_in(where: str) -> tuple[Any, list[Manifest]]:
+    """Credentials of an object store are found by its own library: what that complains of is told."""
+    from deadpool.durable.manifest import complete_ones
+    from deadpool.errors import ConfigError
+
+    store = _open(where)
+    try:
+        return store, complete_ones(store)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(
+            f"{where} cannot be read: {reason}. Give what the job has as --durable, and the same credentials"
+        ) from error
 
 
 def _line(manifest: Manifest) -> str:

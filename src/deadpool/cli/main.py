@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -39,6 +40,7 @@ from deadpool.cli import (
     top,
     trace,
 )  # fmt: skip
+from deadpool.cli.words import as_given, is_usage_error, output_sentence, usage_sentence
 from deadpool.environment import DEBUG_VARIABLE
 from deadpool.errors import DeadPoolError
 
@@ -46,6 +48,16 @@ app = typer.Typer(
     help="Keeps a PyTorch training job running when machines die.", no_args_is_help=True, add_completion=False
 )
 SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+
+
+_ANOTHER = "Give another path, or the right to use this one; "
+_WHAT_NOW = {
+    errno.EACCES: _ANOTHER,
+    errno.EPERM: _ANOTHER,
+    errno.EROFS: "Give another path; ",
+    errno.ENOSPC: "Make room there, or give another path; ",
+    errno.EDQUOT: "Make room there, or give another path; ",
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -99,18 +111,51 @@ app.add_typer(slurm.app, name="slurm")
 def main() -> None:
     """What a person or a machine can cause ends in a sentence and code 2; a traceback is a bug of ours."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except (DeadPoolError, OSError) as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        print(f"deadpool: {error if isinstance(error, DeadPoolError) else _sentence(error)}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(
+            as_given(str(error), sys.argv[1:], os.environ) if isinstance(error, DeadPoolError) else _sentence(error)
+        )
+    except Exception as error:
+        if not is_usage_error(error):
+            raise
+        _refuse_usage(error)
+    _finish_output()
+    sys.exit(code or 0)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    _finish_output()
+    print(f"deadpool: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _refuse_usage(error: Any) -> NoReturn:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(error.exit_code)
+    _refuse(usage_sentence(error))
+
+
+def _finish_output() -> None:
+    """Here, while there is somebody who tells of it: python itself would say "Exception ignored" at its end. Where a
+    reader has gone, as in `deadpool status | head`, nobody wants to know."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what python still has in its buffer
+        if error.errno != errno.EPIPE:
+            print(f"deadpool: {output_sentence(error)}", file=sys.stderr)
+        sys.exit(1 if error.errno == errno.EPIPE else 2)
 
 
 def _sentence(error: OSError) -> str:
     what = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{what}. `deadpool --debug` before the subcommand shows where that came from"
+    now = _WHAT_NOW.get(error.errno or 0, "")
+    return f"{where}{what}. {now}`deadpool --debug` before the subcommand shows where that came from"
 
 
 if __name__ == "__main__":

@@ -40,10 +40,10 @@ def serve(
     from deadpool.control.folder_lock import lock_folder
     from deadpool.control.run_dir import RunDir
 
-    folder = RunDir.create(pool)
+    folder = RunDir.create(pool, "pool")
     lock = lock_folder(folder.path, "pool")
     if not folder.secret_file.exists():
-        folder.make_secret()
+        folder.make_secret("pool")
     stop_on_interrupts()
     try:
         asyncio.run(_serve(folder, host, port or _last_port(folder), tls))

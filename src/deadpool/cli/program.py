@@ -66,7 +66,10 @@ def _check_module(words: list[str]) -> None:
         raise ConfigError("-m names no module: give one, as in -m package.train")
     top = words[0].partition(".")[0]
     if importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
-        raise ConfigError(f"module={words[0]!r} cannot be found: {top!r} is neither in {Path.cwd()} nor installed")
+        raise ConfigError(
+            f"module={words[0]!r} cannot be found: {top!r} is neither in {Path.cwd()} nor installed. Correct "
+            "the name, or start in the folder that has it"
+        )
 
 
 def _without_interpreter(words: list[str]) -> list[str]:

@@ -26,7 +26,6 @@ SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 @with_submission(submits=True)
 def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Submit a protected job: nodes that train, spares, and by itself a new spare for each node that is lost."""
-    from deadpool.clusters.slurm import client
     from deadpool.clusters.slurm.allocation import is_inside
     from deadpool.clusters.slurm.preflight import check_before_submission, check_folder_is_free, check_node_count
     from deadpool.clusters.slurm.run_folder import note_submission
@@ -46,7 +45,7 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     make_private_folder(made.run_dir)
     with contextlib.closing(lock_folder(made.run_dir, "run_dir")):  # of two that submit, one is first
         check_folder_is_free(made.run_dir)
-        job_id = client.submit([], made.text())
+        job_id = _sbatch(made.text())
         note_submission(made.run_dir, job_id)
     print(f"Submitted batch job {job_id}")
     print(f"run folder: {made.run_dir}")
@@ -61,6 +60,19 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
 def script(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Print the batch script that `deadpool slurm submit` would submit."""
     print(_job_script(submission, flags).text(), end="")
+
+
+def _sbatch(text: str) -> str:
+    from deadpool.clusters.slurm import client
+    from deadpool.errors import ConfigError
+
+    try:
+        return client.submit([], text)
+    except client.SlurmError as error:
+        words = " ".join(str(error).split()).rstrip(".")  # sbatch's own, in one line
+        raise ConfigError(
+            f"the job was not submitted: {words}. Start this where sbatch works, as on a login node of the cluster"
+        ) from error
 
 
 def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:

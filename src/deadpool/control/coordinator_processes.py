@@ -145,9 +145,9 @@ class CoordinatorProcesses:
         deadline = time.monotonic() + _START_S
         while not self._run_dir.is_known:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ConfigError(
-                    f"the coordinator did not start: read its output above, or console.log in {self._run_dir.path}"
-                )
+                console = self._run_dir.path / "console.log"
+                where = f"{console} says" if console.exists() else "its last line above says"
+                raise ConfigError(f"the coordinator did not start: {where} why, and what to do")
             time.sleep(0.01)
 
     def _free_ports(self) -> list[int]:

@@ -37,21 +37,21 @@ class RunDir:
     path: Path
 
     @classmethod
-    def create(cls, path: Path) -> RunDir:
-        """Raises ConfigError where there can be no folder."""
+    def create(cls, path: Path, setting: str = "run_dir") -> RunDir:
+        """Raises ConfigError where there can be no folder. `setting` is what the user calls it."""
         run_dir = cls(path)
-        with run_dir._refusing():
+        with run_dir._refusing(setting):
             make_private_folder(path)
             make_private_folder(run_dir.logs)
         return run_dir
 
     @contextlib.contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _refusing(self, setting: str = "run_dir") -> Iterator[None]:
         """What has to be on disk before a job begins: where it cannot be written, the job is refused."""
         try:
             yield
         except OSError as error:
-            raise unusable("run_dir", self.path, error) from None
+            raise unusable(setting, self.path, error) from None
 
     @property
     def logs(self) -> Path:
@@ -69,9 +69,9 @@ class RunDir:
     def secret_file(self) -> Path:
         return self.path / "secret"
 
-    def make_secret(self) -> bytes:
+    def make_secret(self, setting: str = "run_dir") -> bytes:
         secret = secrets.token_hex(32)
-        with self._refusing(), open_private(self.secret_file, "w") as file:
+        with self._refusing(setting), open_private(self.secret_file, "w") as file:
             file.write(secret)
         return secret.encode()
 

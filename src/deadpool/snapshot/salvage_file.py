@@ -67,7 +67,9 @@ def read_salvage(path: Path) -> SalvageFile:
     data = memoryview(path.read_bytes())
     seal = unpack_seal(data[len(_MAGIC) : _HEADER_BYTES]) if data[: len(_MAGIC)] == _MAGIC else None
     if seal is None:
-        raise StateError(f"{path} is not a salvaged copy")
+        raise StateError(
+            f"{path} is no salvaged copy, or one of another version of DeadPool: read it with the version that wrote it"
+        )
     regions: dict[Region, bytes] = {}
     start = _HEADER_BYTES
     for name in _stored(seal):

@@ -45,7 +45,10 @@ def read_folder(*folders: str | Path) -> dict[int, SalvagedRank]:
     """Reads the newest step of every rank. Pass several folders if nodes have written to disks of their own."""
     files = [read_salvage(path) for folder in folders for path in sorted(Path(folder).glob(f"*{SUFFIX}"))]
     if not files:
-        raise StateError(f"there are no salvaged copies in {', '.join(map(str, folders))}")
+        raise StateError(
+            f"there are no salvaged copies in {', '.join(map(str, folders))}: give the folders that the last line "
+            "of the job names, as RUN/logs/kept"
+        )
     newest = max(file.step for file in files)
     return {file.rank: _rank(file, files) for file in files if file.step == newest}
 

@@ -21,7 +21,7 @@ def address_of(interface: str) -> str:
     if interface not in known:
         listed = ", ".join(f"{name} ({address})" for name, address in sorted(known.items()))
         raise ConfigError(
-            f"interface={interface!r} is not one with an IPv4 address on this machine: there are {listed}"
+            f"interface={interface!r} is not one with an IPv4 address on this machine: give one of {listed}"
         )
     return known[interface]
 
@@ -33,7 +33,10 @@ def address_towards(peer: Address) -> str:
             probe.connect((peer.host, peer.port))
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise ConfigError(f"no way from here to {peer}: {error}") from error
+        raise ConfigError(
+            f"no way from here to {peer}: {error.strerror or error}. Correct that address, or give this machine's own "
+            "with --host or --interface"
+        ) from error
 
 
 def collective_variables(interface: str) -> dict[str, str]:

@@ -53,11 +53,18 @@ def _read_own(path: Path) -> bytes:
                 raise ConfigError(f"the job's secret in {path} is open to every user: chmod 600 it")
             return file.read()
     except OSError as error:
-        raise ConfigError(f"the job's secret cannot be read: {error}") from error
+        raise ConfigError(
+            f"the job's secret cannot be read ({path}: {error.strerror}): set {SECRET_FILE_VARIABLE} to a file that "
+            "this user can read, as `secret` in the job's run folder"
+        ) from error
 
 
 def _checked(secret: bytes, where: str) -> bytes:
     secret = secret.strip()  # an editor's last line break is not part of it
+    if not secret:
+        raise ConfigError(
+            f"the job's secret in {where} is empty: copy it from the file `secret` of the job's run folder"
+        )
     if len(secret) < LEAST_BYTES:
         raise ConfigError(f"the job's secret in {where} is too short: give at least {LEAST_BYTES} characters")
     return secret

@@ -70,7 +70,15 @@ def _ephemeral(serving: bool) -> Tls:
     return Tls(client=client, server=server, certificate=_der(pem.decode()))
 
 
+_FILES = ("cert.pem", "key.pem", "ca.pem")
+
+
 def _own(folder: Path) -> Tls:
+    if missing := [name for name in _FILES if not (folder / name).is_file()]:  # ssl does not say which one
+        raise ConfigError(
+            f"tls={str(folder)!r} cannot be used: {', '.join(missing)} is not there. Give off, ephemeral, or a folder "
+            f"with {', '.join(_FILES)}"
+        )
     try:
         client, server = _verifying(ssl.PROTOCOL_TLS_CLIENT, folder), _verifying(ssl.PROTOCOL_TLS_SERVER, folder)
         return Tls(client=client, server=server, certificate=_der((folder / "cert.pem").read_text()))

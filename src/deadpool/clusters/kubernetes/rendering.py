@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ def job_objects(
 
 def for_server(made: list[dict[str, Any]], version: str) -> list[dict[str, Any]]:
     """Before 1.21 a PodDisruptionBudget had another version; its fields are the same."""
-    if tuple(map(int, version.lstrip("v").split(".")[:2])) >= _BUDGETS_SINCE:
+    numbers = re.match(r"v?(\d+)\.(\d+)", version)
+    if numbers is None:
+        raise ConfigError(f"server_version={version!r} cannot be used: give it as `kubectl version` does, as in 1.29")
+    if (int(numbers[1]), int(numbers[2])) >= _BUDGETS_SINCE:
         return made
     return [each | {"apiVersion": "policy/v1beta1"} if each["apiVersion"] == "policy/v1" else each for each in made]
 

@@ -69,7 +69,7 @@ def run(*command: str, given: str | None = None) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{command[0]} did not answer within {_COMMAND_S:g} s") from None
     except OSError as error:
-        raise SlurmError(f"{command[0]} cannot be run here: {error}") from error
+        raise SlurmError(f"{command[0]} cannot be run here: {error.strerror or error}") from error
     if done.returncode != 0:
         raise SlurmError((done.stderr or done.stdout).strip() or f"{command[0]} ended with {done.returncode}")
     return done.stdout

@@ -33,7 +33,10 @@ def read_hosts(path: Path) -> list[Host]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"hosts={str(path)!r} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(
+            f"hosts={str(path)!r} cannot be read: {reason}. Give a file with one machine per line, as ssh takes it"
+        ) from error
     numbered = [(number, line.partition("#")[0].split()) for number, line in enumerate(text.splitlines(), 1)]
     hosts = [_host(words, f"{path}, line {number}") for number, words in numbered if words]
     if not hosts:

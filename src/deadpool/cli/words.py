@@ -1,0 +1,57 @@
+"""Errors in the words of the command line: settings by the names that the user gave them, and click's own in ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deadpool.environment import variable_of
+
+_SETTING = re.compile(r"(?<![\w-])([a-z][a-z0-9_]*)=")
+_KINDS = {
+    r"valid (int|integer)\b.*": "give a whole number",
+    r"valid (float|number)\b.*": "give a number",
+    r"valid boolean\b.*": "give true or false",
+}
+"""What is wrong with a value, as click or pydantic say it, depending on the version of typer."""
+
+
+def as_given(text: str, words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """A setting is `--durable-every` where that was typed, and DEADPOOL_DURABLE_EVERY where that was set. In a file it
+    has its own name."""
+
+    def name(found: re.Match[str]) -> str:
+        flag, variable = f"--{found[1].replace('_', '-')}", variable_of(found[1])
+        if any(word == flag or word.startswith(f"{flag}=") for word in words):
+            return f"{flag}="
+        return f"{variable}=" if variable in variables else found[0]
+
+    return _SETTING.sub(name, text)
+
+
+def usage_sentence(error: Any) -> str:
+    """`error` is click's, which typer brings along: its class has another module in each version."""
+    message = str(error.format_message()).strip().rstrip(".")
+    head, separator, reason = message.partition(": ")
+    for pattern, what_now in _KINDS.items():
+        if separator and re.search(pattern, reason):
+            message = f"{head}: {what_now}"
+    return f"{message}. `{' '.join(['deadpool', *_names(error.ctx), '--help'])}` says what there is"
+
+
+def _names(context: Any) -> list[str]:
+    """Of the command and those that it is below, without the program's: that may be a path."""
+    if context is None or context.parent is None:
+        return []
+    return [*_names(context.parent), str(context.info_name)]
+
+
+def is_usage_error(error: BaseException) -> bool:
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def output_sentence(error: OSError) -> str:
+    """For what cannot be printed, which is not the fault of the command."""
+    reason = error.strerror or error
+    return f"what this command prints cannot be written: {reason}. Make room, or send its output elsewhere"
