@@ -52,6 +52,7 @@ def audit(kind: str, folder: Path, shared, without: str = "") -> Verdicts:
         _await(job, lambda: _watermark(job) >= LATER and _events(job, "rehearsed"), "a spare")
         ask(job.run_dir, "audit")
         _await(job, lambda: _events(job, *NOT_EXACT) or not _is_under_way(job), "a verdict")
+        _await(job, lambda: _events(job, *NOT_EXACT) or _is_written(job), "its event")
         return [(event["what"], event.get("inside", False)) for event in _events(job, "audit_passed", *NOT_EXACT)]
 
 
@@ -78,6 +79,12 @@ def _watermark(job: LocalJob) -> int:
 
 def _is_under_way(job: LocalJob) -> bool:
     return bool(ask(job.run_dir, "status")["audit"]["under_way"])
+
+
+def _is_written(job: LocalJob) -> bool:
+    """A thread writes events, so the status may know of a verdict before the log has it."""
+    told = ask(job.run_dir, "status")["audit"]["verdicts"]
+    return len(_events(job, "audit_passed", "audit_differs")) >= len(told)
 
 
 def _events(job: LocalJob, *names: str) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from deadpool.chaos.strangers.fault_plan import draw_injections
 from deadpool.chaos.strangers.generate import generate
-from deadpool.chaos.strangers.naming import named_rules
+from deadpool.chaos.strangers.naming import audit_verdict, named_rules
 from deadpool.chaos.strangers.protected import ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, read_ranks
 from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
@@ -34,7 +34,9 @@ class Bench:
             lines = [{**STEP, "loss": loss}, {"digest": loss}] if loss else []
             (out / f"rank{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def judged(self, *events: dict[str, Any], loss: str = "0x1p+0", code: int = 0, said: str = "") -> ScriptResult:
+    def judged(
+        self, *events: dict[str, Any], loss: str = "0x1p+0", code: int = 0, said: str = "", audit: str = ""
+    ) -> ScriptResult:
         unused: Any = None
         injections = draw_injections(self.script) if FAULT in events else []
         run = ProtectedRun(
@@ -45,6 +47,7 @@ class Bench:
         (run.folder / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
         (run.folder / "run" / "console.log").write_text(said)
         trial, result = ScriptTrial(self.script, self.folder, unused, unused), ScriptResult(self.script)
+        result.audit = audit
         trial.judge(result, run, "hit", self.expected())
         return result
 
@@ -67,6 +70,20 @@ def test_different_and_named_before_the_fault(tmp_path):
 
 def test_another_rule_excuses_nothing(tmp_path):
     assert Bench(tmp_path, "zip1").judged(REPLACED, FAULT, loss="0x2p+0").result == "differs"
+
+
+def test_the_audit_has_named_it(tmp_path):
+    differs = "differs: object data (state_in_variables)"
+    assert Bench(tmp_path, "flatgrad").judged(FAULT, loss="0x2p+0", audit=differs).result == "named first"
+    assert Bench(tmp_path / "passed", "flatgrad").judged(FAULT, loss="0x2p+0", audit="passed").result == "differs"
+
+
+def test_verdicts_of_an_audit():
+    ends, differs = {"what": "audit_ends_rank"}, {"what": "audit_differs", "part": "object data", "rule": "unexplained"}
+    assert audit_verdict([ends, FAULT, {"what": "audit_passed"}]) == "passed"
+    assert audit_verdict([ends, FAULT, differs]) == "differs: object data (unexplained)"
+    assert audit_verdict([ends, FAULT]) == "no verdict"
+    assert audit_verdict([]) == ""
 
 
 def test_named_too_late(tmp_path):

@@ -17,3 +17,16 @@ def named_rules(events: Sequence[dict[str, Any]]) -> list[str]:
         if event["what"] in _NAMING:
             rules.append(str(event.get("rule") or event["what"]))
     return list(dict.fromkeys(rules))
+
+
+PASSED, DIFFERS, NO_VERDICT = "passed", "differs", "no verdict"
+
+
+def audit_verdict(events: Sequence[dict[str, Any]]) -> str:
+    """Of the recovery that was played first; empty: no rank has ended for one."""
+    for event in events:
+        if event["what"] == "audit_passed":
+            return PASSED
+        if event["what"] == "audit_differs":
+            return f"{DIFFERS}: {event.get('part', '')} ({event.get('rule', '')})"
+    return NO_VERDICT if any(event["what"] == "audit_ends_rank" for event in events) else ""

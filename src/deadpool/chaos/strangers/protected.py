@@ -20,7 +20,7 @@ from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.status_view import StatusView, Tail, view_of
 from deadpool.chaos.strangers.fault_plan import PlannedInjection
 from deadpool.chaos.strangers.generate import Script
-from deadpool.chaos.strangers.naming import named_rules
+from deadpool.chaos.strangers.naming import audit_verdict, named_rules
 from deadpool.chaos.strangers.records import read_ranks
 from deadpool.chaos.strangers.shared_processes import SharedProcesses
 from deadpool.config import JobConfig
@@ -32,6 +32,7 @@ Ask = Callable[..., dict[str, Any]]  # takes a run folder, the name of a request
 
 _POLL_S = 0.05
 _STATUS_S = 0.2
+_AUDIT_PACE_S = 0.4  # so that the few steps of a script are not over before a recovery was played
 _LOSES_BATCHES = {"batch_before_step", "unprotected_loader"}
 _REFUSALS = ("deadpool.errors.ConfigError", "deadpool.errors.StateError")
 _TIMEOUTS = {
@@ -58,6 +59,7 @@ class ProtectedRun:
     code: int | None = None  # None: it did not end in time
     hit: int = 0
     missed: list[str] = field(default_factory=list)
+    audited: bool = False  # a recovery is played early, as in every job
 
     @property
     def out(self) -> Path:
@@ -89,10 +91,12 @@ class ProtectedRun:
             spares=1 if injections else 0,
             holders=min(2, shape.nodes - 1) if injections else 1,
             overhead_budget=0.0,
+            rehearse_recovery=self.audited,
             faults=tuple([first.order, *orders] if first and first.at else orders),
             **{**_TIMEOUTS, **self.timeouts},  # type: ignore[arg-type]
         ).checked()
-        pace_s = 0.0 if not injections else (0.05 if len(injections) == 1 and injections[0].at else 0.15)
+        calm_s = _AUDIT_PACE_S if self.audited else 0.0
+        pace_s = calm_s if not injections else (0.05 if len(injections) == 1 and injections[0].at else 0.15)
         arguments = ["--out", str(self.out), "--pace", str(pace_s)]
         return LocalJob(
             config,
@@ -113,9 +117,13 @@ class ProtectedRun:
         """The rules that DeadPool named before the first fault."""
         return named_rules(self.events())
 
+    def verdict(self) -> str:
+        """Of the recovery that was played; empty: none was."""
+        return audit_verdict(self.events()) if self.audited else ""
+
     def was_hit(self) -> bool:
         """A script that fails by itself has faults too, but nobody injected them."""
-        return bool(self.injections) and any(event["what"] == "fault" for event in self.events())
+        return bool(self.injections or self.verdict()) and any(event["what"] == "fault" for event in self.events())
 
     def own_failures(self) -> list[str]:
         """Ranks that failed before the first injection, although they were replaced: no script fails by itself."""

@@ -13,6 +13,7 @@ from typing import Any
 from deadpool.chaos.strangers.fault_plan import PlannedInjection, draw_injections
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.kept_files import lost_files
+from deadpool.chaos.strangers.naming import DIFFERS
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, differences, final_twice, read_ranks, recomputed_differently
 from deadpool.chaos.strangers.references import run_torchrun
@@ -32,8 +33,9 @@ _OVER = ("invalid", "hung", "died", "refused")  # after which a run with faults 
 @dataclass(slots=True)
 class ScriptResult:
     """`result` is exact, named first (not exact, but before the first fault DeadPool named the rule that a script of
-    this kind breaks), refused (as it had to be, or might be), differs, hung, died (without a fault), failed, accepted
-    (though it had to be refused) or invalid: without DeadPool the script does not even run, or not twice alike."""
+    this kind breaks, or the audit found a difference), refused (as it had to be, or might be), differs, false alarm
+    (exact, though the audit says that it is not), hung, died (without a fault), failed, accepted (though it had to be
+    refused) or invalid: without DeadPool the script does not even run, or not twice alike."""
 
     script: Script
     result: str = "exact"
@@ -43,6 +45,7 @@ class ScriptResult:
     missed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     named: list[str] = field(default_factory=list)  # rules that DeadPool named before the first fault
+    audit: str = ""  # the verdict of the recovery that was played in the undisturbed run; empty: none was
 
     @property
     def is_good(self) -> bool:
@@ -70,6 +73,7 @@ class ScriptResult:
             "result": self.result,
             "refused": self.script.refused,
             "named": self.named,
+            "audit": self.audit,
             "problems": self.problems,
             "seconds": {name: round(took, 2) for name, took in self.seconds.items()},
         }
@@ -94,6 +98,8 @@ class ScriptTrial:
         for run in (self._undisturbed, self._with_faults):
             if not self.shared.stopping.is_set() and result.result not in _OVER:
                 run(result, path, expected)
+        if result.audit.startswith(DIFFERS) and result.result == "exact":
+            result.blame("false alarm", f"the audit {result.audit}, and all runs agree")
         return result
 
     def _write(self) -> Path:
@@ -136,7 +142,11 @@ class ScriptTrial:
     # --- with DeadPool -----------------------------------------------------------------------------------------------
 
     def _undisturbed(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
-        run = self._run(result, path, "undisturbed", [])
+        """Nothing is injected, but a recovery is played. Not where no rank can be replaced: it would end the job."""
+        kind = self.script.kind
+        audited = kind is None or "replaced_objects" not in kind.rules
+        run = self._run(result, path, "undisturbed", [], audited=audited)
+        result.audit = run.verdict()
         self.judge(result, run, "undisturbed", expected)
 
     def _with_faults(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
@@ -149,7 +159,15 @@ class ScriptTrial:
         result.hit, result.missed = run.hit, run.missed
         self.judge(result, run, "hit", expected)
 
-    def _run(self, result: ScriptResult, path: Path, name: str, injections: list[PlannedInjection]) -> ProtectedRun:
+    def _run(
+        self,
+        result: ScriptResult,
+        path: Path,
+        name: str,
+        injections: list[PlannedInjection],
+        *,
+        audited: bool = False,
+    ) -> ProtectedRun:
         run = ProtectedRun(
             script=self.script,
             path=path,
@@ -158,6 +176,7 @@ class ScriptTrial:
             ask=self.ask,
             timeout_s=self._limit_s,
             injections=injections,
+            audited=audited,
             timeouts=self.timeouts,
         )
         began = time.monotonic()
@@ -186,7 +205,7 @@ class ScriptTrial:
         """A job that has ended with an error."""
         words = (f"{name}: the job ended with code {run.code}", _tail(run.output()))
         if run.was_hit():
-            if self._is_excused(run):
+            if self._is_excused(result, run):
                 result.excuse("named first")
             else:
                 result.blame("failed", *words)
@@ -200,16 +219,17 @@ class ScriptTrial:
         problems = differences(expected, found) + final_twice(found)
         problems += [] if self.script.skips_errors else recomputed_differently(found)
         lost = lost_files(self.folder / "torchrun", run.out, self.script.kind.keeps if self.script.kind else ())
-        if problems and not self._is_excused(run):
+        if problems and not self._is_excused(result, run):
             result.blame("differs", *(f"{name}: {problem}" for problem in problems))
         elif lost and not self._was_foretold(run):
             result.blame("differs", *(f"{name}: {problem}" for problem in lost))
         elif problems or lost:
             result.excuse("named first")
 
-    def _is_excused(self, run: ProtectedRun) -> bool:
+    def _is_excused(self, result: ScriptResult, run: ProtectedRun) -> bool:
         """Only a fault excuses a difference, and only if it was foretold."""
-        return self._may_be_named() and run.was_hit() and self._was_foretold(run)
+        by_rule = self._may_be_named() and self._was_foretold(run)
+        return run.was_hit() and (by_rule or result.audit.startswith(DIFFERS))
 
     def _was_foretold(self, run: ProtectedRun) -> bool:
         """By a rule that this kind breaks: any other one says nothing of what went wrong."""

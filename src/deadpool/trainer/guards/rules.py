@@ -1,4 +1,5 @@
-"""What a script has to do itself in order to be exact: the rows of "Up to the script" in docs/exactness.md.
+"""What a script has to do itself in order to be exact: those rows of "Up to the script" in docs/exactness.md that are
+looked for.
 
 Whoever finds that a script does otherwise names the rule, and the rule says what to do instead.
 """
@@ -14,16 +15,10 @@ class Rule(StrEnum):
     UNPROTECTED_LOADER = "unprotected_loader"
     KEPT_GRADIENTS = "kept_gradients"
     PENDING_HANDLES = "pending_handles"
-    LEFTOVERS = "leftovers"
     UNCOUNTED_WRITES = "uncounted_writes"
     REPLACED_OBJECTS = "replaced_objects"
     LATE_GROUPS = "late_groups"
-    WORKERS_RANDOMNESS = "workers_randomness"
-    CYCLED_LOADER = "cycled_loader"
-    THREADS_RANDOMNESS = "threads_randomness"
-    SIDE_EFFECTS = "side_effects"
     FILES_BEFORE_LOOP = "files_before_loop"
-    COLLECTIVES_BETWEEN_STEPS = "collectives_between_steps"
     SERVED_STORE = "served_store"
     UNEXPLAINED = "unexplained"
 
@@ -39,16 +34,10 @@ _REMEDIES = {
     Rule.UNPROTECTED_LOADER: "Use torchdata's StatefulDataLoader, pass it to protect() and draw inside `with step:`.",
     Rule.KEPT_GRADIENTS: "Accumulate inside of one step: a step of the job is one step of the optimizer.",
     Rule.PENDING_HANDLES: "Wait for the handle inside of the step that began it.",
-    Rule.LEFTOVERS: "Empty it at the start of the step: a step may be cut off anywhere.",
     Rule.UNCOUNTED_WRITES: "Write to the tensor itself, in torch.no_grad(): torch does not count other writes.",
     Rule.REPLACED_OBJECTS: "Make it before protect() and write into it later, for example with copy_().",
     Rule.LATE_GROUPS: "Make the group before the loop, or in the first step.",
-    Rule.WORKERS_RANDOMNESS: "Draw from a generator that is keyed by the index.",
-    Rule.CYCLED_LOADER: "Use a generator that loops over the loader instead of itertools.cycle.",
-    Rule.THREADS_RANDOMNESS: "Give threads generators of their own.",
-    Rule.SIDE_EFFECTS: "Use job.log or job.on_final.",
     Rule.FILES_BEFORE_LOOP: "Do it only `if deadpool.first_start:`, and open logs to append.",
-    Rule.COLLECTIVES_BETWEEN_STEPS: "Put it inside of `with step:`.",
     Rule.SERVED_STORE: "Let the store live where no trainer does, or exchange values by collectives of a group.",
     Rule.UNEXPLAINED: "Compare the step with docs/exactness.md, and report it if nothing there explains it.",
 }

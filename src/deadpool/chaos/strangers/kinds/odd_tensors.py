@@ -116,10 +116,10 @@ def _orthogonal(draft: Draft) -> None:
 
 
 def _many(draft: Draft) -> None:
-    draft.constants["MANY"] = str(draft.rng.choice([200, 300]))
+    draft.constants["MANY"] = "1000"
     draft.helper("""
         class Many(nn.Module):
-            \"\"\"Hundreds of small parameters.\"\"\"
+            \"\"\"A thousand small parameters.\"\"\"
 
             def __init__(self):
                 super().__init__()
@@ -162,5 +162,5 @@ ODD_TENSORS = [
         write=_orthogonal,
         brings=_OWN_MODEL,
     ),
-    Kind(name="many", about="hundreds of parameters", write=_many, brings=_OWN_MODEL | {"own_reduce"}),
+    Kind(name="many", about="1,000 parameters", write=_many, brings=_OWN_MODEL | {"own_reduce"}),
 ]
