@@ -85,6 +85,16 @@ class EventLog:
         trouble = self.trouble()
         return trouble.waiting if trouble is not None else 0
 
+    @property
+    def dropped(self) -> int:
+        """Records that are lost for ever, since the log was opened."""
+        return self._dropped
+
+    def unwritten(self) -> list[bytes]:
+        """The lines of what is not in the file; some of them may get there while the caller looks."""
+        with self._changed:
+            return list(self._lines)
+
     def close(self) -> int:
         """Writes what still waits. What a disk does not take within seconds is lost: no process ends later for it.
         Returns how many records are lost."""

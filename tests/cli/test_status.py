@@ -154,3 +154,22 @@ def test_lag_is_never_negative():
     core = core_of([None, None])
     core.commits._commit(Version(Generation(1, 1), 6))
     assert describe(core, {})["lag_steps"] == 0, "no heartbeat has told of these steps yet"
+
+
+def test_disks_checkpoints_and_standbys_are_told_where_something_is_wrong(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    body = describe(core_of([None, None]), {})
+    _print(body | {"standbys": {"left": 1, "of": 1}})
+    assert "1 of 1 standby coordinators answer" in capsys.readouterr().out
+    _print(
+        body
+        | {
+            "standbys": {"left": 0, "of": 1},
+            "checkpoint_failing": {"attempts": 3, "reason": "node n1: no space left"},
+            "dropped": [{"what": "events", "node": None, "dropped": 7}],
+        }
+    )
+    text = capsys.readouterr().out
+    assert "no standby coordinator: the loss of the coordinator's machine would end the job" in text
+    assert "3 attempts failed, the last one: node n1: no space left" in text
+    assert "7 events are lost" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 
 import pytest
@@ -64,3 +65,37 @@ def test_address_of_a_coordinator_that_lost_its_place_meanwhile_is_not_written(f
 
     asyncio.run(main())
     assert not folder.is_known and not list(folder.path.glob("job.json*"))
+
+
+def test_files_that_somebody_removes_are_written_again(tmp_path, monkeypatch):
+    """The folder is removed and made again; while it is gone none is made."""
+    monkeypatch.setattr(announcement, "_LOOK_S", 0.01)
+    folder = RunDir.create(tmp_path / "run")
+    secret = folder.make_secret()
+
+    async def main():
+        leads = True
+        Announcement(
+            folder, HERE, {"tls": "off"}, is_leader=lambda: leads, tell=lambda event: None, secret=secret
+        ).make()
+        await until(lambda: folder.is_known)
+        shutil.rmtree(folder.path)
+        await asyncio.sleep(0.1)
+        assert not folder.path.exists()
+        folder.path.mkdir()
+        await until(lambda: folder.is_known and folder.logs.is_dir())
+        leads = False
+        await until(lambda: not any(each.name == "deadpool-announcement" for each in threading.enumerate()))
+
+    asyncio.run(main())
+    assert folder.coordinator() == HERE and folder.credentials().secret == secret
+
+
+def test_announcement_of_another_job_is_left_alone(tmp_path):
+    folder = RunDir.create(tmp_path / "run")
+    made = Announcement(folder, HERE, {"tls": "off"}, is_leader=lambda: True, tell=lambda event: None, secret=b"s" * 32)
+    other = Address(host="there", port=2)
+    folder.announce(other, tls="off")
+    secret = folder.make_secret()
+    made._restore()
+    assert folder.coordinator() == other and folder.secret_file.read_bytes() == secret

@@ -7,14 +7,18 @@ import re
 import socket
 import sys
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from ports import reserved_port
 from records import progress, recovery, start
+from small_disk import small_disk
+from waiting import wait_until
 
 from deadpool.config import JobConfig
 from deadpool.errors import ConfigError
+from deadpool.event_log import EventLog
 from deadpool.metrics.catalog import OF_AGENT, OF_COORDINATOR
 from deadpool.metrics.document import document
 from deadpool.metrics.endpoint import Endpoint, JobCollector, NodeCollector, check_package
@@ -49,7 +53,8 @@ def write(path: Path, records) -> None:
 
 def test_coordinator_says_what_has_happened(tmp_path):
     write(tmp_path / "events.jsonl", RECORDS)
-    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: True, lambda: 7))
+    waiting = [json.dumps({"t": 140.0 + n, "what": "x"}).encode() for n in range(7)]
+    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: True, lambda: waiting))
     assert found["deadpool_recoveries_total{kind=node}"] == 1 and found["deadpool_recoveries_total{kind=hang}"] == 0
     assert found["deadpool_phase{phase=running}"] == 1 and found["deadpool_phase{phase=recovering}"] == 0
     assert found["deadpool_recovery_phase_seconds_sum{phase=connect}"] == 4.0
@@ -60,13 +65,55 @@ def test_coordinator_says_what_has_happened(tmp_path):
     assert "deadpool_slowest_transfer_bytes_per_second" not in found  # nothing was sent yet: not known is not 0
 
 
+def test_figures_go_on_while_the_disk_is_full(tmp_path):
+    """The log stands still, and the metrics do not; what was in memory counts once, also when it is written."""
+    with small_disk(tmp_path / "disk") as disk, closing(EventLog(disk.path / "events.jsonl")) as log:
+        log.start()
+        collector = JobCollector(disk.path / "events.jsonl", lambda: True, log.unwritten)
+        for record in RECORDS:
+            log.write(record)
+        wait_until(lambda: not log.unwritten(), "the records")
+        assert scraped(collector)["deadpool_recoveries_total{kind=node}"] == 1
+        disk.fill()
+        failed = {"t": 150.0, "what": "storage_failed", "what_waits": "events", "reason": "full", "waiting": 1}
+        long = {"t": 150.0, "what": "x", "text": "y" * 9000}  # the last page of the file may have some room
+        for record in (long, failed, *recovery(160.0, number=2), *recovery(190.0, number=3)):
+            log.write(record)
+        wait_until(log.trouble, "trouble")
+        full = scraped(collector)
+        assert full["deadpool_recoveries_total{kind=node}"] == 3 and full["deadpool_events_waiting"] > 0
+        assert full["deadpool_unwritten{node=,what=events}"] == 1
+        disk.empty()
+        wait_until(lambda: not log.unwritten(), "the disk to take it")
+        log.write({"t": 250.0, "what": "storage_back", "what_waits": "events", "dropped": 0})
+        wait_until(lambda: not log.unwritten(), "the last record")
+        written = scraped(collector)
+        assert written["deadpool_recoveries_total{kind=node}"] == 3 and written["deadpool_events_waiting"] == 0
+        assert "deadpool_unwritten{node=,what=events}" not in written
+
+
+def test_line_that_is_written_while_a_scrape_looks_counts_once(tmp_path):
+    path, last = tmp_path / "events.jsonl", {"t": 150.0, "what": "took_over", "term": 2, "running": True, "nodes": []}
+    write(path, [*RECORDS, last])
+    found = scraped(JobCollector(path, lambda: True, lambda: [json.dumps(last).encode()]))
+    assert found["deadpool_takeovers_total"] == 1 and found["deadpool_events_waiting"] == 0
+
+
+@pytest.mark.parametrize("left", [None, 0, 2])
+def test_standbys_that_answer(tmp_path, left):
+    """A job without any has no such figure, so no alert either."""
+    write(tmp_path / "events.jsonl", RECORDS)
+    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: True, list, lambda: left))
+    assert found.get("deadpool_standbys") == left
+
+
 def test_coordinator_that_takes_over_goes_on_where_the_last_one_was(tmp_path):
     """Counters are those of the log, not of the process: none falls, and none counts twice."""
     path = tmp_path / "events.jsonl"
     write(path, RECORDS)
-    before = scraped(JobCollector(path, lambda: True, lambda: 7))
+    before = scraped(JobCollector(path, lambda: True, list))
     write(path, [*RECORDS, {"t": 150.0, "what": "took_over", "term": 2, "running": True, "nodes": []}])
-    after = scraped(JobCollector(path, lambda: True, lambda: 7))
+    after = scraped(JobCollector(path, lambda: True, list))
     counters = [name for name in before if "_total" in name or "_bucket" in name or "_count" in name]
     assert len(counters) > 50
     assert {name: after[name] for name in counters} == {name: before[name] for name in counters} | {
@@ -77,7 +124,7 @@ def test_coordinator_that_takes_over_goes_on_where_the_last_one_was(tmp_path):
 def test_standby_has_no_figures_of_the_job(tmp_path):
     """Else a sum over all coordinators would count everything twice."""
     write(tmp_path / "events.jsonl", RECORDS)
-    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: False, lambda: 0))
+    found = scraped(JobCollector(tmp_path / "events.jsonl", lambda: False, list))
     assert found.pop("deadpool_leading") == 0
     assert {name.partition("{")[0] for name in found} == {"deadpool_build_info"}
 
@@ -108,9 +155,11 @@ def test_agent_says_what_its_node_does():
 
 def test_everything_in_the_catalog_is_exposed_and_nothing_else(tmp_path):
     full = {"transfer_bytes_per_s": 1.0, "slowest_bytes_per_s": 1.0}
-    write(tmp_path / "events.jsonl", [*RECORDS, progress(140.0, step=13, overhead=0.1, overhead_error=0.1, **full)])
+    told = progress(140.0, step=13, overhead=0.1, overhead_error=0.1, **full)
+    failed = {"t": 150.0, "what": "storage_failed", "node": "n1", "what_waits": "lines", "reason": "", "waiting": 1}
+    write(tmp_path / "events.jsonl", [*RECORDS, told, failed])
     kinds = {
-        OF_COORDINATOR: JobCollector(tmp_path / "events.jsonl", lambda: True, lambda: 7),
+        OF_COORDINATOR: JobCollector(tmp_path / "events.jsonl", lambda: True, list, lambda: 1),
         OF_AGENT: NodeCollector(node_facts),
     }
     for catalog, collector in kinds.items():

@@ -128,6 +128,7 @@ async def coordinate(
     if founds and not secret_is_given() and not folder.secret_file.exists():
         folder.make_secret()
     credentials = folder.credentials(serving=True, tls=config.tls, secret=secret)
+    secret_is_in_folder = secret is not None or folder.secret_file.exists()
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
@@ -151,7 +152,16 @@ async def coordinate(
 
     def became_leader() -> None:
         facts = _told_of(config)
-        Announcement(folder, address, facts, is_leader=lambda: leadership.is_leader, tell=server.log_event).make()
+        announcement = Announcement(
+            folder,
+            address,
+            facts,
+            is_leader=lambda: leadership.is_leader,
+            tell=server.log_event,
+            secret=credentials.secret if secret_is_in_folder else None,
+        )
+        server.announced = announcement.storage
+        announcement.make()
         if not quiet:
             _say_timeouts(config)
         if config.dashboard and not pages:
@@ -176,15 +186,17 @@ async def coordinate(
     address = await listen(server.start, config.host, config.port)
     if not quiet:
         _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
-    _serve_metrics(metrics, JobCollector(folder.events, lambda: leadership.is_leader, lambda: log.waiting), server)
+    others = [place for place in places if str(place) != own]
+    standbys = StandbyWatch(others, credentials, is_leader=lambda: leadership.is_leader, tell=server.log_event)
+    server.standbys = standbys.facts
+    collector = JobCollector(folder.events, lambda: leadership.is_leader, log.unwritten, lambda: standbys.left)
+    _serve_metrics(metrics, collector, server)
     hooks.start()
     for event in skipped:
         server.log_event(event)
     for checkpoint in begins_from:
         server.use_checkpoint(checkpoint)
     server.open()
-    others = [place for place in places if str(place) != own]
-    standbys = StandbyWatch(others, credentials, is_leader=lambda: leadership.is_leader, tell=server.log_event)
     watching = loop.create_task(standbys.run())
     try:
         outcome = await server.wait()

@@ -93,12 +93,20 @@ def _storage(body: dict[str, Any]) -> Iterator[str]:
         dropped = f", {each['dropped']} were dropped" if each["dropped"] else ""
         yield (
             f"[bold]{each['what_waits']}{where} are not written[/bold]: {each['reason']}; {each['waiting']} in "
-            f"memory{dropped}"
+            f"memory{dropped}; what reads the run folder (top, dashboard, story, report) does not show them yet"
         )
+    for each in body.get("dropped", ()):
+        where = f" of node {each['node']}" if each["node"] else ""
+        yield f"{each['dropped']} {each['what']}{where} are lost: a disk did not take them for too long"
 
 
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
     yield from _storage(body)
+    if (standbys := body.get("standbys")) and not standbys["left"]:
+        then = "the loss of the coordinator's machine would end the job; start one again"
+        yield f"[bold]no standby coordinator[/bold]: {then}"
+    elif standbys:
+        yield f"{standbys['left']} of {standbys['of']} standby coordinators answer"
     if failing := body.get("checkpoint_failing"):
         times = f"{failing['attempts']} attempt{'' if failing['attempts'] == 1 else 's'}"
         yield f"[bold]no durable checkpoint is written[/bold]: {times} failed, the last one: {failing['reason']}"

@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,11 @@ from deadpool.control.rank_stats import rank_figures
 from deadpool.control.ready_file import READY_STATES, ReadyFile
 from deadpool.control.rendezvous import RendezvousServer
 from deadpool.control.run_dir import KEPT_FOLDER
+from deadpool.control.storage_watch import DROPPED_FACT, StorageWatch
 from deadpool.control.storage_watch import FACT as STORAGE_FACT
-from deadpool.control.storage_watch import StorageWatch
 from deadpool.control.thread_priority import ThreadPriority
 from deadpool.control.trainer_processes import TrainerProcesses
+from deadpool.control.unsent_reports import UnsentReports
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.agent.trainers import TrainerState
@@ -89,8 +89,6 @@ from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run
 _LEASE_LOOK_S = 0.5  # until a spare notices that its machine serves another job
-_UNSENT_LIMIT = 1000
-"""Events that wait for a coordinator to log them."""
 
 
 class AgentProcess:
@@ -127,7 +125,7 @@ class AgentProcess:
         self._credentials = credentials
         self._incarnation = secrets.token_hex(4)
         self._client: CoordinatorClient | None = None
-        self._unsent: deque[Report] = deque(maxlen=_UNSENT_LIMIT)
+        self._unsent = UnsentReports(node)
         self._data_address: Address | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._driver = CoreDriver(self._core, perform=self._perform, stall_s=_STALL_S)
@@ -164,7 +162,13 @@ class AgentProcess:
             preload=preload,
             parked_state=settings.parked_state,
         )
-        self._storage = StorageWatch("lines of trainers' logs", self._trainers.log_trouble, self._report, node=node)
+        self._storage = StorageWatch(
+            "lines of trainers' logs",
+            self._trainers.log_trouble,
+            self._report,
+            dropped=self._trainers.lines_dropped,
+            node=node,
+        )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
         loop = asyncio.get_running_loop()
         self._health = HealthWatch(
@@ -386,14 +390,13 @@ class AgentProcess:
 
     def _to_coordinator(self, message: Any) -> None:
         if isinstance(message, Report):
-            self._unsent.append(message)
+            self._unsent.add(message)
             self._metrics.on_report(message)
             self._print(message)
         elif self._client is not None:
             self._client.send(message)
         if self._client is not None and self._client.is_accepted:
-            while self._unsent:
-                self._client.send(self._unsent.popleft())
+            self._unsent.send(self._client.send, self._report)
             if isinstance(message, Heartbeat):
                 self._storage.look()
                 self._client.send(Facts(facts=self._facts()))
@@ -417,6 +420,7 @@ class AgentProcess:
             "rank_figures": rank_figures(self._core, sent),
             FACT: self._metrics.step_times(),
             STORAGE_FACT: self._storage.facts(),
+            DROPPED_FACT: self._storage.losses(),
             "parked_work": self._core.parked_work.facts() if self._core.parked_work.starts else None,
             **self._machine,
         }

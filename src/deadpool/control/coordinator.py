@@ -21,8 +21,8 @@ from deadpool.control.fault_rpc import InjectionRpc
 from deadpool.control.other_coordinators import DISMISS
 from deadpool.control.progress import BEATS, ProgressReport, now_and_then
 from deadpool.control.status import describe
+from deadpool.control.storage_watch import DROPPED_FACT, StorageWatch
 from deadpool.control.storage_watch import FACT as STORAGE_FACT
-from deadpool.control.storage_watch import StorageWatch
 from deadpool.errors import DeadPoolError
 from deadpool.event_log import EventLog
 from deadpool.events import Event
@@ -112,7 +112,9 @@ class CoordinatorServer:
         self._last_fault: dict[str, Any] | None = None
         self._console = ConsoleLines()
         self._progress, self._progress_s = ProgressReport(founds=founds), BEATS * heartbeat_s
-        self._storage = StorageWatch("events", log.trouble, self.log_event)
+        self._storage = StorageWatch("events", log.trouble, self.log_event, dropped=lambda: log.dropped)
+        self.standbys: Callable[[], dict[str, Any] | None] = lambda: None  # for `deadpool status`
+        self.announced: Callable[[], dict[str, Any] | None] = lambda: None  # why job.json is not written
         self._tasks: list[asyncio.Task[None]] = []  # that run as long as this process
 
     async def start(self, host: str, port: int) -> Address:
@@ -364,6 +366,17 @@ class CoordinatorServer:
         """That this process has seen; a coordinator before it may have seen others."""
         return console_line(self._last_fault) if self._last_fault is not None else None
 
+    def _surroundings(self) -> dict[str, Any]:
+        """What is no matter of the core: disks, and other coordinators."""
+        facts = self._facts().values()
+        told = [self._storage.facts(), self.announced(), *(each.get(STORAGE_FACT) for each in facts)]
+        lost = [self._storage.losses(), *(each.get(DROPPED_FACT) for each in facts)]
+        return {
+            "storage": [each for each in told if each is not None],
+            "dropped": [each for each in lost if each is not None],
+            "standbys": self.standbys(),
+        }
+
     def _answer(self, ask: Ask) -> Answer:
         if ask.what == DISMISS and not self._leadership.is_leader:
             self.stop(str(ask.arguments.get("reason")))
@@ -375,9 +388,7 @@ class CoordinatorServer:
         match ask.what:
             case "status":
                 status = describe(self._leadership.coordinator, self._facts())
-                told = [self._storage.facts(), *(facts.get(STORAGE_FACT) for facts in self._facts().values())]
-                storage = [each for each in told if each is not None]
-                return Answer(body=status | {"last_fault": self._fault_text(), "storage": storage})
+                return Answer(body=status | {"last_fault": self._fault_text(), **self._surroundings()})
             case "kill":
                 return self._injections.order(ask.arguments)
             case "drain":

@@ -75,6 +75,16 @@ class RunDir:
             file.write(secret)
         return secret.encode()
 
+    def restore(self, secret: bytes | None) -> None:
+        """What a running job needs here, where somebody has removed it. Of the secret nobody ever reads a part."""
+        make_private_folder(self.logs)
+        if secret is None or self.secret_file.exists():
+            return
+        draft = self.path / f"secret.{os.getpid()}"
+        with open_private(draft, "wb") as file:
+            file.write(secret)
+        draft.replace(self.secret_file)
+
     @property
     def is_known(self) -> bool:
         """Whether a coordinator has led a job in this folder, as far as its disk says."""

@@ -30,6 +30,18 @@ class StandbyWatch:
         self._others, self._credentials, self._is_leader, self._tell = others, credentials, is_leader, tell
         self._silent = dict.fromkeys(others, 0)  # looks in a row without an answer
 
+    @property
+    def left(self) -> int | None:
+        """Standby coordinators that answer, as far as this process has looked; None: the job has none."""
+        return self._answering() if self._others else None
+
+    def facts(self) -> dict[str, int] | None:
+        """For `deadpool status`."""
+        return {"left": self._answering(), "of": len(self._others)} if self._others else None
+
+    def _answering(self) -> int:
+        return sum(count < _LOOKS for count in self._silent.values())
+
     async def run(self) -> None:
         while self._others:
             await asyncio.sleep(LOOK_S)
@@ -44,7 +56,7 @@ class StandbyWatch:
         was_lost = self._silent[place] >= _LOOKS
         self._silent[place] = 0 if is_there else self._silent[place] + 1
         is_lost = self._silent[place] >= _LOOKS
-        left = sum(count < _LOOKS for count in self._silent.values())
+        left = self._answering()
         if is_lost and not was_lost:
             self._tell(Event(what="standby_lost", detail={"place": str(place), "left": left}))
             if not left:

@@ -72,6 +72,10 @@ class TrainerLog:
             self._close_file()  # after some failures a descriptor stays useless for ever
             self._failure, self._retry_at = error.strerror or str(error), self._clock() + _RETRY_S
 
+    @property
+    def dropped(self) -> int:
+        return self._dropped
+
     def trouble(self) -> Trouble | None:
         return Trouble(self._failure, len(self._waiting), self._dropped) if self._failure else None
 

@@ -70,6 +70,7 @@ class TrainerProcesses:
         self._log_file_bytes = log_file_bytes
         self._open_logs: dict[str, TrainerLog] = {}
         self._ended_logs: list[TrainerLog] = []  # whose last lines the disk may not have taken yet
+        self._dropped_by_ended = 0  # lines of logs that are written and closed by now
         self._disk = DiskThread("deadpool-logs")
         self._variables = {
             AGENT_VARIABLE: door,
@@ -110,7 +111,9 @@ class TrainerProcesses:
 
     def log_trouble(self) -> Trouble | None:
         """Why lines of logs are not written; they are tried again with each call. None: all are written."""
-        self._ended_logs = [log for log in self._ended_logs if log.trouble() is not None]
+        written = [log for log in self._ended_logs if log.trouble() is None]
+        self._dropped_by_ended += sum(log.dropped for log in written)
+        self._ended_logs = [log for log in self._ended_logs if log not in written]
         found = []
         for log in (*self._open_logs.values(), *self._ended_logs):
             if (trouble := log.trouble()) is not None:
@@ -120,8 +123,12 @@ class TrainerProcesses:
             found = [Trouble(f"a write takes longer than {SLOW_S:g} s", self._disk.waiting, 0)]
         if not found:
             return None
-        dropped = sum(each.dropped for each in found) + self._disk.left_out
-        return Trouble(found[0].reason, sum(each.waiting for each in found), dropped)
+        return Trouble(found[0].reason, sum(each.waiting for each in found), self.lines_dropped())
+
+    def lines_dropped(self) -> int:
+        """Lines of logs that are lost for ever, of all processes so far."""
+        logs = (*self._open_logs.values(), *self._ended_logs)
+        return self._dropped_by_ended + sum(log.dropped for log in logs) + self._disk.left_out
 
     def pids(self) -> dict[str, int]:
         return {name: running.pid for name, running in self._running.items() if running.pid is not None}
@@ -223,6 +230,8 @@ class TrainerProcesses:
         log.close()
         if log.trouble() is not None:
             self._ended_logs.append(log)
+        else:
+            self._dropped_by_ended += log.dropped
 
 
 async def _end_forwarding(forwarding: asyncio.Task[None]) -> None:

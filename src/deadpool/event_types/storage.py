@@ -22,7 +22,18 @@ EVENTS = (
         name="storage_back",
         meaning="The disk takes everything again, and what had waited in memory is written.",
         action="Nothing.",
-        fields={"node": "whose disk; absent: the coordinator's", "what_waits": "what is written again"},
-        console="{what_waits} are written again",
+        fields={
+            "node": "whose disk; absent: the coordinator's",
+            "what_waits": "what is written again",
+            "dropped": "those that are lost, because too many waited in memory",
+        },
+        console="{what_waits} are written again; {dropped} were dropped",
+    ),
+    EventType(
+        name="events_dropped",
+        meaning="A node had no coordinator for so long that its oldest events were dropped; a thousand are kept.",
+        action="Nothing: the log lacks them, and training does not need them.",
+        fields={"node": "the node", "count": "events that are in no log"},
+        console="{count} events of node {node} are lost: it had no coordinator to log them",
     ),
 )

@@ -57,6 +57,14 @@ OF_COORDINATOR = (
     _metric(
         "deadpool_events_waiting", GAUGE, "Events in memory because the disk of the run folder does not take them."
     ),
+    _metric(
+        "deadpool_unwritten",
+        GAUGE,
+        "1 for what a disk does not take now: events, job.json, lines of logs. No node: the coordinator's disk.",
+        "node",
+        "what",
+    ),
+    _metric("deadpool_standbys", GAUGE, "Standby coordinators that answer; absent in a job without any."),
 )
 OF_AGENT = (
     _metric("deadpool_build_info", GAUGE, "Always 1; the label is the version of DeadPool.", "version"),

@@ -16,7 +16,7 @@ Values = Mapping[Labels, Any]
 """By the values of a metric's labels; () where it has none. What is None is left out."""
 
 
-def job_values(fold: JobFold, events_waiting: int) -> dict[str, Values]:
+def job_values(fold: JobFold, events_waiting: int, standbys: int | None = None) -> dict[str, Values]:
     """By metric. Whatever only a progress event tells is left out until there is one."""
     recoveries, progress = fold.recoveries, fold.progress
     single = {
@@ -46,11 +46,13 @@ def job_values(fold: JobFold, events_waiting: int) -> dict[str, Values]:
         "deadpool_takeovers_total": fold.events["took_over"],
         "deadpool_newest_event_timestamp_seconds": fold.newest,
         "deadpool_events_waiting": events_waiting,
+        "deadpool_standbys": standbys,
     }
     return {
         **{name: {(): value} for name, value in single.items()},
         "deadpool_build_info": {(__version__,): 1},
         "deadpool_leading": {(): 1},
+        "deadpool_unwritten": dict.fromkeys(fold.unwritten, 1),
         "deadpool_phase": {(phase,): int(phase == fold.phase) for phase in PHASES},
         "deadpool_faults_total": {(kind,): count for kind, count in recoveries.faults.items()},
         "deadpool_recoveries_total": {(kind,): count for kind, count in recoveries.recoveries.items()},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,25 +17,63 @@ from deadpool.metrics.event_tail import EventTail
 from deadpool.metrics.job_fold import JobFold
 from deadpool.metrics.node_facts import NodeFacts
 
+_REMEMBERED = 1000
+"""Records of the log that could be among those which were not written a moment before."""
+
 
 class JobCollector:
     """Reads the log on when a scrape asks, so that a coordinator which has just taken over begins with all that was.
 
-    `events_waiting` says how many events are not in the log yet, because its disk does not take them.
+    `unwritten` has the lines that are not in the log yet, because its disk does not take them; they count as well.
+    `standbys` says how many standby coordinators answer; None: the job has none.
     """
 
-    def __init__(self, events: Path, is_leader: Callable[[], bool], events_waiting: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        events: Path,
+        is_leader: Callable[[], bool],
+        unwritten: Callable[[], list[bytes]],
+        standbys: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._tail, self._fold = EventTail(events), JobFold()
-        self._is_leader, self._events_waiting = is_leader, events_waiting
+        self._is_leader, self._unwritten, self._standbys = is_leader, unwritten, standbys
+        self._newest: set[str] = set()  # of the log, as they were read
         self._lock = threading.Lock()  # two scrapes at once
 
     def collect(self) -> Iterator[Any]:
         with self._lock:
             if not self._is_leader():
                 return families(OF_COORDINATOR, standby_values())
+            lines = (
+                self._unwritten()
+            )  # before the log is read: a line that is written meanwhile is in both, not in none
+            self._read_log()
+            fold, waiting = self._with(lines)
+            return iter(list(families(OF_COORDINATOR, job_values(fold, waiting, self._standbys()))))
+
+    def _read_log(self) -> None:
+        read = []
+        with contextlib.suppress(OSError):  # its disk is away
             for record in self._tail.read():
                 self._fold.add(record)
-            return iter(list(families(OF_COORDINATOR, job_values(self._fold, self._events_waiting()))))
+                read.append(record)
+        if read:
+            self._newest = {_key(record) for record in read[-_REMEMBERED:]}
+
+    def _with(self, lines: list[bytes]) -> tuple[JobFold, int]:
+        """The figures with what is not written, which is folded anew each time, and how many records that is."""
+        records = [json.loads(line) for line in lines]
+        missing = [record for record in records if _key(record) not in self._newest]
+        if not missing:
+            return self._fold, 0
+        fold = copy.deepcopy(self._fold)
+        for record in missing:
+            fold.add(record)
+        return fold, len(missing)
+
+
+def _key(record: dict[str, Any]) -> str:
+    return json.dumps(record, sort_keys=True)
 
 
 class NodeCollector:

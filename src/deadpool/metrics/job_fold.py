@@ -38,6 +38,7 @@ class JobFold:
         self.sent_bytes = 0
         self.carried_ranks = 0
         self.progress: Record = {}  # the newest one
+        self.unwritten: set[tuple[str, str]] = set()  # whose disk, and what it does not take
         self.started: float | None = None  # when training began
         self.newest: float | None = None  # time of the newest event
 
@@ -50,12 +51,20 @@ class JobFold:
             self.phase = _PHASE_AFTER[what]
         elif what == "took_over" and not record.get("running"):
             self.phase = "recovering"
+        if what == "took_over":  # the coordinator before cannot say any more that its disk is well
+            self.unwritten = {each for each in self.unwritten if each[0]}
+        elif what == "fault" and record.get("node"):
+            self.unwritten = {each for each in self.unwritten if each[0] != record["node"] or record.get("rank")}
         if what == "go":
             self.started = self.started or t
         elif what in ("shrunk", "grown"):
             self.carried_ranks = len(record["carried"])
         elif what == "progress":
             self._on_progress(record)
+        elif what == "storage_failed":
+            self.unwritten.add(_storage_of(record))
+        elif what == "storage_back":
+            self.unwritten.discard(_storage_of(record))
         elif what == "planned":
             self.steps = max(self.steps, record["step"] + record["lost_steps"])
 
@@ -86,3 +95,7 @@ class JobFold:
         """The share of the time since training began in which new steps were computed; None: it has not begun."""
         trained_s = self.trained_s(until)
         return max(0.0, 1.0 - self.lost_s(until) / trained_s) if trained_s else None
+
+
+def _storage_of(record: Record) -> tuple[str, str]:
+    return str(record.get("node") or ""), str(record.get("what_waits"))
