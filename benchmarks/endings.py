@@ -1,6 +1,6 @@
 """Sums up a run of the matrix process x signal x phase: cells, how many ended as its table says, the longest times.
 
-    pytest tests/cli/test_endings.py --junitxml=endings.xml
+    pytest tests/cli/test_endings.py -o junit_family=xunit1 --junitxml=endings.xml
     python benchmarks/endings.py endings.xml
 
 Several files are one run in parts; of a cell that is in several, the last one counts. The time of a cell is from the
