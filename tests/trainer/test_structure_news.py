@@ -45,12 +45,17 @@ def regrouped(stage: Stage) -> None:
     stage.optimizer.param_groups.append({**stage.optimizer.param_groups[0], "params": [first]})
 
 
+def shared(stage: Stage) -> None:
+    stage.model[0].register_buffer("last", stage.model[0].weight.detach()[:2])
+
+
 @pytest.mark.parametrize(
     ("change", "rule", "named"),
     [
         (exchanged, "replaced_objects", "model.1"),
         (exchanged_beside_the_parameters, "replaced_objects", "model.activation"),
         (hooked, "replaced_objects", "hooks of modules are others than before: 0"),
+        (shared, "replaced_objects", "parameters: model.0.last."),
         (regrouped, "replaced_objects", "optimizer.param_groups"),
         (lambda stage: setattr(stage.session.groups, "names", ("default", "7")), "late_groups", "first: 7."),
     ],

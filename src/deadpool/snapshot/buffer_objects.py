@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 import uuid
+from collections.abc import Iterable
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from deadpool.snapshot.buffer_layout import Assigned, Form, Seen, SharedMemory, find_shared, form_of
 from deadpool.snapshot.cures import is_off
-from deadpool.snapshot.objects import Key, ModuleTrees
+from deadpool.snapshot.objects import Key, ModuleTrees, describe
 from deadpool.snapshot.tensors import is_dtensor, local_address
 
 _shape = operator.attrgetter("shape")
@@ -61,6 +62,7 @@ class BufferObjects:
         self._objects: dict[int, TensorWeakRef] = {}
         self._count = 0
         self._part: dict[str, Any] = {}
+        self._told: dict[str, Any] = self._part
         self._look()
         self._first = {key: (each.number, each.form) for key, each in self._seen.items()}
         self._first_count = self._count
@@ -71,6 +73,18 @@ class BufferObjects:
             self._look()
             self._part = self._describe()
         return self._part
+
+    def take_shared(self, params: Iterable[Tensor]) -> tuple[str, ...]:
+        """Returns the buffers that were assigned since protect() and share memory with one of these parameters. Call it
+        after capture(); () if nothing was assigned since the last call."""
+        if self._part is self._told:
+            return ()
+        self._told = self._part
+        plain = [each for each in params if _is_plain(each)]
+        storages = {each.untyped_storage().data_ptr() for each in plain} - {0}
+        keys = [Assigned(*row).key for row in self._part.get("assigned", ())]
+        live = {key: each for key in keys if (each := self._live(key)) is not None and _is_plain(each)}
+        return tuple(describe(key) for key, each in live.items() if each.untyped_storage().data_ptr() in storages)
 
     def find(self, part: dict[str, Any]) -> dict[Key, Placement]:
         """Returns the objects of the boundary that the part describes, where they are not what lies there now. Their

@@ -66,6 +66,10 @@ class HostState:
     def take_flags_at_risk(self) -> tuple[str, ...]:
         return self._attributes.take_flags_at_risk()
 
+    def take_buffers_over_params(self) -> tuple[str, ...]:
+        """Returns the buffers that were assigned later and share memory with a parameter."""
+        return self._buffers.take_shared(self._objects.params.values())
+
     def hold_buffers(self) -> None:
         """Holds the objects that lie under the names of buffers now, for a rank that keeps its memory."""
         self._buffers.capture()

@@ -190,6 +190,10 @@ class ProtectedState:
         """Returns attributes of modules that were changed and would not be restored (attributes.py)."""
         return self._host.take_flags_at_risk()
 
+    def take_buffers_over_params(self) -> tuple[str, ...]:
+        """Returns buffers that were assigned after protect() and share memory with a parameter, once."""
+        return self._host.take_buffers_over_params()
+
     @property
     def has_other_names(self) -> bool:
         """Returns whether modules got or lost parameters or submodules since the last record()."""

@@ -25,6 +25,7 @@ from deadpool.trainer.session import Session
 
 _STRUCTURE = "Make all parameters before protect(), unused or frozen at first, and mask instead of removing."
 _MODULES = "Make all modules before protect(), and let a flag or a buffer decide which one the forward pass uses."
+_SHARED = "Assign them before protect(), or assign a clone."
 _HOOKS = "Register hooks before protect() or in the first step, and let them ask a flag whether to do something."
 _OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPTIMIZER = "Make it before protect() and pass it; change its groups later instead of making a new one."
@@ -59,6 +60,12 @@ class StructureNews:
         flags = self._state.take_flags_at_risk()
         if flags:
             self._session.findings.tell_carried(_short(flags))
+        shared = self._state.take_buffers_over_params()
+        if shared:
+            found = (
+                f"Buffers that were assigned after protect() share memory with parameters: {', '.join(_short(shared))}."
+            )
+            self._report(number, found, _SHARED, kind="shared")
         written = self._state.written_on_device
         if written:
             found = (
