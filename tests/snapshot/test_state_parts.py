@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from deadpool.protocol.messages import Part
+from deadpool.snapshot.loaders import LoaderPosition
 from deadpool.snapshot.record import encode
 from deadpool.snapshot.record_floats import split_floats
 from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state_parts import _parts_of_object
 
 
 class Average:
@@ -160,3 +163,33 @@ def test_floats_anywhere_are_taken_out(one, other):
 def test_the_rest_stays(one, other):
     (rest, _), (other_rest, _) = split_floats(encode(one, "x")), split_floats(encode(other, "x"))
     assert rest != other_rest
+
+
+def test_the_position_of_a_loader_is_the_same_in_another_process():
+    """Its script has made other iterators there; the batches that follow are the same."""
+    first, other = LoaderBench(), LoaderBench()
+    next(first.held)
+    next(first.held)
+    next(other.held)
+    assert first.position() != other.position()
+    other.held = iter(other.loader)
+    other.load(first)
+    assert first.position() == other.position()
+    assert next(first.held).tolist() == next(other.held).tolist()
+    assert first.position() == other.position()
+
+
+class LoaderBench:
+    """The script holds an iterator, which it made before its loop."""
+
+    def __init__(self) -> None:
+        self.loader = StatefulDataLoader(torch.arange(8), batch_size=2)
+        self.held = iter(self.loader)
+        self._position = LoaderPosition("loader", self.loader)
+
+    def load(self, other: LoaderBench) -> None:
+        self._position.load_state_dict(other._position.state_dict())
+
+    def position(self) -> list[Part]:
+        data = encode(self._position.state_dict(), "loader")
+        return list(_parts_of_object("loader", self._position, data))

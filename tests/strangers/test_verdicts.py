@@ -74,8 +74,9 @@ def test_another_rule_excuses_nothing(tmp_path):
 
 def test_the_audit_has_named_it(tmp_path):
     differs = "differs: object data (state_in_variables)"
-    assert Bench(tmp_path, "flatgrad").judged(FAULT, loss="0x2p+0", audit=differs).result == "named first"
-    assert Bench(tmp_path / "passed", "flatgrad").judged(FAULT, loss="0x2p+0", audit="passed").result == "differs"
+    assert Bench(tmp_path, "accum3").judged(FAULT, loss="0x2p+0", audit=differs).result == "named first"
+    assert Bench(tmp_path / "passed", "accum3").judged(FAULT, loss="0x2p+0", audit="passed").result == "differs"
+    assert Bench(tmp_path / "exact", "flatgrad").judged(FAULT, loss="0x2p+0", audit=differs).result == "differs"
 
 
 def test_verdicts_of_an_audit():

@@ -90,9 +90,11 @@ def _host_parts(objects: Objects, host: HostParts, ignored: frozenset[str]) -> I
 
 
 def _parts_of_object(name: str, value: object, data: bytes) -> Iterator[Part]:
-    """An object of torch's, such as a scheduler, measures no time."""
+    """An object of torch's, such as a scheduler, measures no time. Of a loader also stored is which iterators its own
+    process has made: another one has made others."""
     room = type(value).__module__
     kind: PartKind = "position" if isinstance(value, LoaderPosition) else "object"
+    data = pick(data, _POSITION) if isinstance(value, LoaderPosition) else data
     if room.startswith(_UNDECIDED):
         yield Part(kind=kind, name=name, digest=checksum(data), decides=False)
     elif room.partition(".")[0] == "torch":
@@ -103,6 +105,7 @@ def _parts_of_object(name: str, value: object, data: bytes) -> Iterator[Part]:
         yield Part(kind="floats", name=f"of {name}", digest=checksum(floats), decides=False)
 
 
+_POSITION = ("iterator", "sources", "next", "generators", "epochs")
 _UNDECIDED = ("deadpool.integrations.", "deadpool.trainer.")
 
 
