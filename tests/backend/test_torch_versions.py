@@ -102,6 +102,23 @@ def test_backend_of_a_class_that_nobody_knows_is_refused():
     assert "makes 'gloo' by ProcessGroupGloo, which DeadPool does not know" in refused
 
 
+def timeouts_after_a_rehearsal(rank: int, port: int) -> list[float]:
+    groups = Groups(timeout_s=5)
+    groups.install()
+    groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=1, detached=True)
+    alone: Any = dist.new_group([0])
+    set_timeout: Any = getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)
+    set_timeout(timedelta(seconds=70))
+    set_timeout(timedelta(seconds=80), alone)
+    groups.rebuild(connect(port), "again", after_abort=groups.abort_count)
+    return [group.timeout.total_seconds() for group in world.joined_groups()]
+
+
+@pytest.mark.e2e
+def test_timeout_that_is_set_in_a_rehearsal_is_that_of_the_rebuilt_group():
+    assert run_in_children(timeouts_after_a_rehearsal) == [[70.0, 80.0]]
+
+
 # --- NCCL2, without a GPU: a stand-in is made in its place ------------------------------------------------------------
 
 
@@ -147,6 +164,18 @@ def test_nccl2_is_made_anew_on_its_device_and_connects_then(nccl2):
         assert nccl2.made == [(RANK, WORLD, lazy, torch.device("cuda", 5)) for lazy in (True, False)]
         assert world.joined_groups()[0].backend("nccl") is not fake
         assert list(hooks) == [dist.group.WORLD] and hooks[dist.group.WORLD] is not recorder
+
+
+def test_group_over_nccl_beside_gloo_prepares_the_environment_and_is_made_on_its_own_device(monkeypatch, nccl2):
+    """Connecting it at once, as torch does with a device_id, would need the peers that a rehearsal does not have."""
+    prepared: list[int] = []
+    monkeypatch.setattr(nccl, "prepare_environment", lambda: prepared.append(1))
+    with rehearsal():
+        half = dist.new_group([1, 2], backend="nccl", device_id=torch.device("cuda", 6))
+        later = dist.new_group([1, 2], backend="nccl")
+        assert [device for *_, device in nccl2.made] == [torch.device("cuda", 6), torch.device("cuda", 3)]
+        assert len(prepared) == 2 and half.bound_device_id is None
+        del half, later
 
 
 def test_both_names_of_nccl_are_accepted_where_torch_has_both(monkeypatch, nccl2):

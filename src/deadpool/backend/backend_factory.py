@@ -34,7 +34,7 @@ class BackendFactory:
     def make_gloo(
         self, store: dist.Store, rank: int, size: int, timeout: timedelta = _DEFAULT_TIMEOUT, **more: Any
     ) -> Any:
-        _refuse_unknown(more)
+        refuse_unknown(more)
         if self.detached:
             return self._supervisor.run(
                 "making a fake group", lambda: self._gloo.make_unconnected(rank, size, timeout), connections=0
@@ -54,7 +54,8 @@ class BackendFactory:
         **more: Any,
     ) -> Any:
         """`kind` is one of torch's classes; only the newer one is given a device."""
-        _refuse_unknown({"enable_reconfigure": getattr(options, "enable_reconfigure", False), **more})
+        nccl.prepare_environment()  # the default group may have none over NCCL
+        refuse_unknown({"enable_reconfigure": getattr(options, "enable_reconfigure", False), **more})
         recipe = nccl.Recipe.of(kind, options, device)
         if self.detached:
             return self._communicators.make_unconnected(recipe, rank, size)
@@ -95,7 +96,7 @@ class BackendFactory:
         return backend
 
 
-def _refuse_unknown(keywords: Mapping[str, Any]) -> None:
+def refuse_unknown(keywords: Mapping[str, Any]) -> None:
     """A newer torch may pass more than the constructors took when this was written. What is switched off does no harm;
     the rest would be ignored, and the group would be another one than the script asked for."""
     for name, value in keywords.items():

@@ -6,7 +6,8 @@ init_process_group, new_group, DeviceMesh and all that is built on them go throu
 type of the result. These names are replaced there; user code and backend names stay the same as in plain torch.
 
 Further replacements: `ProcessGroup.split_group` makes its backends in C++, so the method itself is replaced.
-`ProcessGroup.monitored_barrier` is the one operation of gloo that fake backends refuse; a rehearsal skips it. Every
+`ProcessGroup.monitored_barrier` is the one operation of gloo that fake backends refuse; a rehearsal skips it. Timeouts
+that a script sets in a rehearsal are kept in the fake backends, for the real ones that are made later. Every
 destruction of a group is reported before one of its connections can close: `_unregister_process_group` ends the
 destruction of one group, `_update_default_pg(None)` begins that of all.
 """
@@ -14,6 +15,7 @@ destruction of one group, `_update_default_pg(None)` begins that of all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -50,6 +52,7 @@ class GroupHooks:
     split: Callable[[SplitCall], Any]  # gives the result of split_group()
     on_destroy: Callable[[str | None], None]  # gets the name of a group that is destroyed, or None for all groups
     choose_device: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]  # wraps torch's choice of NCCL2's device
+    made_on: Callable[[Any], AbstractContextManager[None]]  # around the making of a group, with its device_id or None
 
 
 _c10d: Any = dist.distributed_c10d
@@ -82,6 +85,9 @@ class ConstructorPatch:
             "split_group", lambda original: _replaced_split_group(original, self._hooks.split, in_order)
         )
         self._replace_method("monitored_barrier", _replaced_monitored_barrier)
+        self._replace_method("set_timeout", _replaced_set_timeout)
+        if not hasattr(_c10d, "set_timeout"):  # since torch 2.15 public, and it calls the method
+            self._replace_function("_set_pg_timeout", _replaced_set_pg_timeout(_c10d._set_pg_timeout))
         self.is_installed = True
 
     def uninstall(self) -> None:
@@ -105,7 +111,10 @@ class ConstructorPatch:
             setattr(_ProcessGroup, name, wrap(original))
 
     def _new_group(self, *arguments: Any, **keywords: Any) -> Any:
-        group, store = self._original_functions["_new_process_group_helper"](*arguments, **keywords)
+        """With a device_id torch would connect the new group at once, before a fake backend can be put over it or an
+        abort could end that. So the device is taken out, and only NCCL2 is told it."""
+        with self._hooks.made_on(keywords.pop("device_id", None)):
+            group, store = self._original_functions["_new_process_group_helper"](*arguments, **keywords)
         if isinstance(group, dist.ProcessGroup):  # torch returns a number if this rank is not in the group
             self._hooks.on_made(group)
         return group, store
@@ -157,6 +166,24 @@ def _replaced_monitored_barrier(original: Callable[..., Any]) -> Callable[..., A
         return None if world.is_faked(group) else original(group, *arguments, **keywords)
 
     return monitored_barrier
+
+
+def _replaced_set_timeout(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake backend takes no timeout from torch, and it would be made anew with another one than its peers."""
+
+    def set_timeout(group: Any, timeout: timedelta) -> Any:
+        return world.set_timeout_of_fakes(group, timeout) if world.is_faked(group) else original(group, timeout)
+
+    return set_timeout
+
+
+def _replaced_set_pg_timeout(original: Callable[..., Any]) -> Callable[..., Any]:
+    def set_pg_timeout(timeout: timedelta, group: Any = None) -> Any:
+        group = group or dist.group.WORLD
+        is_faked = isinstance(group, dist.ProcessGroup) and world.is_faked(group)
+        return world.set_timeout_of_fakes(group, timeout) if is_faked else original(timeout, group)
+
+    return set_pg_timeout
 
 
 def _replacement_class(original: type, make: MakeBackend) -> type:

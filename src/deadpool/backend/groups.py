@@ -76,6 +76,7 @@ class Groups:
             split=GroupSplitter(self._gloo, factory, self._communicators, self._supervisor).split,
             on_destroy=self._on_destroy,
             choose_device=self._device_choice.without_binding,
+            made_on=self._device_choice.made_on,
         )
 
     @property

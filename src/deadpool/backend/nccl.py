@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -108,12 +108,22 @@ class DeviceChoice:
 
     def __init__(self) -> None:
         self.named: torch.device | None = None  # by the script, for its default group
+        self._of_group: torch.device | None = None  # for the group that is being made
+
+    @contextlib.contextmanager
+    def made_on(self, device: torch.device | None) -> Iterator[None]:
+        """While a group is made for which the script has named a device, or None."""
+        self._of_group = device
+        try:
+            yield
+        finally:
+            self._of_group = None
 
     def without_binding(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`original` chooses by LOCAL_RANK."""
 
         def choose(options: Any) -> Any:
-            named = getattr(options.process_group, "bound_device_id", None) or self.named
+            named = self._of_group or getattr(options.process_group, "bound_device_id", None) or self.named
             asked = ("enable_reconfigure", "global_ranks_in_group", "group_rank")
             unbound = SimpleNamespace(process_group=None, **{name: getattr(options, name) for name in asked})
             return named or original(unbound)

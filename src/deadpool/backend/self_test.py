@@ -151,7 +151,11 @@ def check_nccl() -> None:
     if not dist.is_nccl_available():
         return
     require(torch_versions.ProcessGroupNCCL is not None, "torch._C._distributed_c10d has no ProcessGroupNCCL")
-    with _replaced(nccl.Recipe, "make_unconnected", note), _replaced(torch.cuda, "device_count", lambda: 1):
+    with (
+        _replaced(nccl.Recipe, "make_unconnected", note),
+        _replaced(nccl, "prepare_environment", lambda: None),
+        _replaced(torch.cuda, "device_count", lambda: 1),
+    ):
         for name in torch_versions.NCCL_NAMES:
             _check_nccl_of(name, made)
 

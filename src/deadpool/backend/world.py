@@ -144,6 +144,11 @@ def is_faked(process_group: Any) -> bool:
     return isinstance(process_group._get_backend(process_group._device_types[0]), FakeProcessGroup)
 
 
+def set_timeout_of_fakes(process_group: Any, timeout: timedelta) -> None:
+    for device in process_group._device_types:
+        process_group._get_backend(device).options._timeout = timeout
+
+
 def put_fake(process_group: Any, backend: Any) -> None:
     """Puts a fake backend over the real one of a new group.
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deadpool.backend.backend_factory import refuse_unknown
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Connect, Seat
 from deadpool.trainer import same_torch, torch_check
@@ -72,6 +73,7 @@ class DefaultGroup:
             given = {"timeout": timeout, "world_size": world_size, "rank": rank, "store": store}
             self._original(backend, **{**given, **self._options})
             return
+        refuse_unknown(more)
         self._check_place(rank, world_size)
         if device_id is not None and (device := use_device(device_id)) is not None:
             self._session.groups.use_device(device)
