@@ -78,14 +78,16 @@ def test_files_that_somebody_removes_are_written_again(tmp_path, monkeypatch):
         Announcement(
             folder, HERE, {"tls": "off"}, is_leader=lambda: leads, tell=lambda event: None, secret=secret
         ).make()
-        await until(lambda: folder.is_known)
+        await wait_until_async(lambda: folder.is_known, "the first address")
         shutil.rmtree(folder.path)
         await asyncio.sleep(0.1)
         assert not folder.path.exists()
         folder.path.mkdir()
-        await until(lambda: folder.is_known and folder.logs.is_dir())
+        await wait_until_async(lambda: folder.is_known and folder.logs.is_dir(), "the files in the new folder")
         leads = False
-        await until(lambda: not any(each.name == "deadpool-announcement" for each in threading.enumerate()))
+        await wait_until_async(
+            lambda: not any(each.name == NAME for each in threading.enumerate()), "the end of its thread"
+        )
 
     asyncio.run(main())
     assert folder.coordinator() == HERE and folder.credentials().secret == secret
