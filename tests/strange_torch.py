@@ -227,6 +227,10 @@ def crash() -> None:
     fake._create_internal = lambda **_: os.kill(os.getpid(), signal.SIGSEGV)
 
 
+def have_another_number() -> None:
+    """Nothing is missing; only the version is one that nobody has tried."""
+
+
 def refuse_stores() -> None:
     """Ranks can meet by an address only: there is no way in which DeadPool could start a job."""
 
@@ -241,7 +245,14 @@ STRANGE: dict[str, Callable[[], None]] = {
         *(pass_another_keyword, lack_an_attribute, rename_classes, change_a_signature),
         *(take_sizes_from_elsewhere, take_sizes_from_the_newest_backend, keep_the_first_backend),
         *(make_nccl_by_another_class, choose_devices_by_another_function, lose_the_class_of_nccl),
-        *(keep_gradients_elsewhere, know_one_more_flag, broadcast_by_another_method, crash, refuse_stores),
+        *(
+            keep_gradients_elsewhere,
+            know_one_more_flag,
+            broadcast_by_another_method,
+            crash,
+            refuse_stores,
+            have_another_number,
+        ),
         *(lose_gloo, lose_types_of_backends, lose_works, lose_stages, lose_sharded_modules, lose_sharded_tensors),
     )
 }

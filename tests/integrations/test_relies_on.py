@@ -105,6 +105,14 @@ def test_extra_has_a_lower_bound_and_excludes_only_what_is_known_to_fail(integra
         assert [each.operator for each in bounds[library.package] if each.operator != "!="] == [">="]
 
 
+def test_ray_of_which_only_public_names_are_used_has_a_lower_bound_only():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (bound,) = map(Requirement, extras["ray"])
+    assert [each.operator for each in bound.specifier] == [">="]
+    for path in (ROOT / "src/deadpool/clusters/ray").glob("*.py"):
+        assert re.findall(r"\bray(?:\.\w+)*\._[a-z]\w*", path.read_text(encoding="utf-8")) == [], path.name
+
+
 # --- changed in one place ------------------------------------------------------------------------------------------
 
 

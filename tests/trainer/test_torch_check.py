@@ -78,6 +78,10 @@ def test_this_torch_has_everything(verdicts):
     assert verdicts[""] == (Level.WHOLE, "")
 
 
+def test_another_version_with_everything_is_not_taken_for_one_that_lacks_something(verdicts):
+    assert verdicts["have_another_number"] == (Level.WHOLE, "")
+
+
 @pytest.mark.parametrize("strange", PLAIN)
 def test_what_is_missing_is_named_and_nothing_private_is_used(verdicts, strange):
     level, reason = verdicts[strange]
@@ -121,4 +125,4 @@ def test_torch_with_which_nothing_can_be_imported_is_refused_in_words(tmp_path):
 
 
 def test_every_stand_in_is_tried():
-    assert set(STRANGE) == {*PLAIN, *REFUSED, UNIMPORTABLE}
+    assert set(STRANGE) == {*PLAIN, *REFUSED, UNIMPORTABLE, "have_another_number"}

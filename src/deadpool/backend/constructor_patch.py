@@ -86,7 +86,7 @@ class ConstructorPatch:
         )
         self._replace_method("monitored_barrier", _replaced_monitored_barrier)
         self._replace_method("set_timeout", _replaced_set_timeout)
-        if not hasattr(_c10d, "set_timeout"):  # since torch 2.15 public, and it calls the method
+        if not hasattr(_c10d, "set_timeout"):  # public since torch 2.14, and it calls the method
             self._replace_function("_set_pg_timeout", _replaced_set_pg_timeout(_c10d._set_pg_timeout))
         self.is_installed = True
 

@@ -17,7 +17,8 @@ from torch._C import _distributed_c10d
 from torch.distributed import fsdp, pipelining
 
 TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
-"""In these, survivors of a fault keep their processes. Without a gap, the oldest first."""
+"""In these, survivors of a fault keep their processes. Without a gap, the oldest first. One that lies between two that
+were run need not have been run itself: 2.12 was not (docs/torch-internals.md says what was run with which)."""
 
 
 def is_tested(version: str | None = None) -> bool:
