@@ -129,6 +129,11 @@ def test_a_newcomer_that_failed_after_the_fault_was_foretold(tmp_path):
     assert result.result == "named first"
 
 
+def test_a_rank_that_failed_by_the_end_of_the_one_that_was_audited(tmp_path):
+    failed = {"what": "fault", "ranks": [0], "reason": "script: RuntimeError: Connection reset by peer"}
+    assert Bench(tmp_path, "asynchandle").judged({"what": "audit_ends_rank"}, FAULT, failed).result == "exact"
+
+
 def test_refused_before_the_first_step(tmp_path):
     said = "deadpool.errors.ConfigError: its position cannot be saved or restored"
     assert Bench(tmp_path, "plainloader").judged(code=1, said=said, loss="").result == "refused"

@@ -127,7 +127,7 @@ class ProtectedRun:
 
     def own_failures(self) -> list[str]:
         """Ranks that failed before the first injection, although they were replaced: no script fails by itself."""
-        events = itertools.takewhile(lambda event: event["what"] != "injected", self.events())
+        events = _before_first_injection(self.events())
         reasons = [event["reason"] for event in events if event["what"] == "fault"]
         return [f"a rank failed before any fault: {reason}" for reason in reasons if reason.startswith("script:")]
 
@@ -141,7 +141,7 @@ class ProtectedRun:
         because it loses batches may disagree on how many steps there are, once they have redone some."""
         events = self.events()
         if _LOSES_BATCHES.intersection(self.named()):
-            events = list(itertools.takewhile(lambda event: event["what"] != "injected", events))
+            events = _before_first_injection(events)
         faults = [event for event in events if event["what"] == "fault" and not event["ranks"]]
         return [f"a fault without a loss: {event['reason']}" for event in faults]
 
@@ -248,3 +248,8 @@ def _came(events: list[dict[str, Any]]) -> bool:
     """Whether any fault was injected at its moment. On a busy machine a silent node may be taken for a lost one before,
     and its order with it."""
     return any(event["what"] == "injected" for event in events)
+
+
+def _before_first_injection(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rank that ends for an audit is one too: others may fail by its loss."""
+    return list(itertools.takewhile(lambda event: event["what"] not in ("injected", "audit_ends_rank"), events))
