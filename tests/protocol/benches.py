@@ -262,6 +262,8 @@ class CoordinatorBench(Bench):
                 return structs.replace(lost, dropped=what == "dropped")
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
+            case ["irreplaceable", rank, number]:
+                return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=(), irreplaceable=True)
             case ["digested", rank, number, *parts]:
                 return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=_parts(parts))
         raise ValueError(words)

@@ -25,6 +25,7 @@ from deadpool.protocol.messages import Audit, Digested, Part
 from deadpool.snapshot.checksums import checksum
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.shares import GROUPS, JOURNAL
+from deadpool.trainer.structure_news import StructureNews
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
@@ -38,8 +39,8 @@ _NO_STATE = frozenset({GROUPS, JOURNAL})
 class AuditedRank:
     """Main thread only."""
 
-    def __init__(self, job: Job, journal: JobJournal) -> None:
-        self._job, self._journal = job, journal
+    def __init__(self, job: Job, journal: JobJournal, structure_news: StructureNews) -> None:
+        self._job, self._journal, self._structure_news = job, journal, structure_news
         self._taking: list[Optimizer] = []  # optimizers that took gradients in the step
         self._answered: tuple[Generation, int] | None = None  # the first pass that is behind this process
         self._hooks: list[Any] = []
@@ -57,6 +58,9 @@ class AuditedRank:
         asked = order.generation, order.number
         if is_first_pass and asked != self._answered and number >= order.number:
             self._answered = asked
+            if self._structure_news.is_irreplaceable:
+                self._tell(order, (), irreplaceable=True)
+                return False
             self._tell(order, self._parts(inside=order.inside) if number == order.number else ())
             self._stops_here = order.inside and number == order.number
         elif not is_first_pass and number == order.number and not order.inside:
@@ -81,10 +85,12 @@ class AuditedRank:
         for key, text, may_be_time in self._journal.last_values():
             yield Part(kind="logged", name=key, digest=checksum(text.encode()), decides=not may_be_time)
 
-    def _tell(self, order: Audit, parts: tuple[Part, ...]) -> None:
+    def _tell(self, order: Audit, parts: tuple[Part, ...], *, irreplaceable: bool = False) -> None:
         session = self._job.session
-        generation, rank = session.core.generation, session.rank
-        session.send(Digested(generation=generation, rank=rank, number=order.number, parts=parts))
+        generation, rank, number = session.core.generation, session.rank, order.number
+        session.send(
+            Digested(generation=generation, rank=rank, number=number, parts=parts, irreplaceable=irreplaceable)
+        )
 
     # --- the end of the rank -----------------------------------------------------------------------------------------
 

@@ -95,8 +95,8 @@ class Job:
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
         self._dry = False
         self._rules = LoopRules()
-        self._audit = AuditedRank(self, journal)
         self._structure_news = StructureNews(session, state)
+        self._audit = AuditedRank(self, journal, self._structure_news)
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
         self._guards = Guards(session, state)
         self.is_in_loop = False  # stays True if the script left its loop early

@@ -42,9 +42,15 @@ class StructureNews:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that need not be looked at again
         self._strangers: list[str] = []
         self._hooks: dict[str, int] = {}  # how many each module has
+        self._is_irreplaceable = False
         self._groups: frozenset[str] | None = None  # all that were there; None: not after a first step yet
         if not cures.is_off("D4"):
             register_optimizer_step_pre_hook(self._before_step)
+
+    @property
+    def is_irreplaceable(self) -> bool:
+        """Whether no other process could take this rank, as far as is known: the job would end with it."""
+        return self._is_irreplaceable or self._state.has_other_names or bool(self._late_groups())
 
     def tell(self, number: int) -> None:
         """Called at a boundary, after record()."""
@@ -52,6 +58,7 @@ class StructureNews:
         if change is not None:
             params = (*change.added, *change.removed, *change.reshaped, *change.regrouped)
             if params:
+                self._is_irreplaceable = True
                 names = ", ".join(_short(params))
                 self._report(number, f"The parameters are others than those that protect() found: {names}.", _STRUCTURE)
             elif change.exchanged:
@@ -96,12 +103,15 @@ class StructureNews:
 
     def _tell_groups(self, number: int) -> None:
         """Those of the first step are made by a newcomer's rehearsal too."""
-        names = frozenset(self._session.groups.names)
-        late = sorted(names - self._groups) if self._groups is not None else []
-        self._groups = names | (self._groups or frozenset())
+        late = self._late_groups()
+        self._groups = frozenset(self._session.groups.names) | (self._groups or frozenset())
         if late:
+            self._is_irreplaceable = True
             found = f"Process groups were made in a step after the first: {', '.join(_short(tuple(late)))}."
             self._session.findings.report(Rule.LATE_GROUPS, found, step=number)
+
+    def _late_groups(self) -> list[str]:
+        return sorted(frozenset(self._session.groups.names) - self._groups) if self._groups is not None else []
 
     def _report(self, number: int, found: str, remedy: str, kind: str = "structure") -> None:
         self._session.findings.report(Rule.REPLACED_OBJECTS, found, remedy=remedy, step=number, kind=kind)

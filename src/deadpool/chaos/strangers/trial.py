@@ -142,10 +142,8 @@ class ScriptTrial:
     # --- with DeadPool -----------------------------------------------------------------------------------------------
 
     def _undisturbed(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
-        """Nothing is injected, but a recovery is played. Not where no rank can be replaced: it would end the job."""
-        kind = self.script.kind
-        audited = kind is None or "replaced_objects" not in kind.rules
-        run = self._run(result, path, "undisturbed", [], audited=audited)
+        """Nothing is injected, but a recovery is played."""
+        run = self._run(result, path, "undisturbed", [], audited=True)
         result.audit = run.verdict()
         self.judge(result, run, "undisturbed", expected)
 

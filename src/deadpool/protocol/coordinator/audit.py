@@ -243,6 +243,9 @@ class RecoveryAudit:
             drill.again[digested.rank] = digested.parts
             if len(drill.again) == self._job.layout.world_size:
                 self._conclude(drill)
+        elif digested.irreplaceable and not drill.ended:
+            self._give_up(f"rank {digested.rank} has objects that no other process can have (event inexact_script)")
+            self._finish()
         elif digested.parts:
             drill.first[digested.rank] = digested.parts
             self._end_rank_if_due(drill)

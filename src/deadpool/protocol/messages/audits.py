@@ -42,12 +42,14 @@ class Audit(Message, frozen=True, kw_only=True):
 
 
 class Digested(Message, frozen=True, kw_only=True):
-    """The digests of a rank at version `number`. Without parts the rank was past it when the order came."""
+    """The digests of a rank at version `number`. Without parts the rank was past it when the order came, or no other
+    process could take its place: it is `irreplaceable`."""
 
     generation: Generation
     rank: int
     number: int
     parts: tuple[Part, ...]
+    irreplaceable: bool = False  # its script has made objects that a newcomer cannot have, and was told so
 
 
 class AuditOver(Message, frozen=True, kw_only=True):
