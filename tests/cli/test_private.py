@@ -43,4 +43,4 @@ def test_job_is_private(tmp_path, careless, tls):
 
 def test_unknown_interface_is_refused_before_anything_starts(tmp_path):
     done = deadpool("run", "--run-dir", tmp_path / "run", "--interface", "wlan9", WAITING_SCRIPT)
-    assert done.returncode == 2 and "there are" in done.stderr and "lo (127.0.0.1)" in done.stderr
+    assert done.returncode == 2 and "give one of" in done.stderr and "lo (127.0.0.1)" in done.stderr
