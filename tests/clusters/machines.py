@@ -68,10 +68,13 @@ class Machine:
         return Path(f"/proc/{self.first.pid}/root{path}")
 
     def agents(self) -> list[psutil.Process]:
+        return self.commands("agent")
+
+    def commands(self, name: str) -> list[psutil.Process]:
         found = []
         for process in self.first.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "agent" in process.cmdline()[3:4]:
+                if name in process.cmdline()[3:4]:
                     found.append(process)
         return found
 

@@ -91,6 +91,31 @@ def test_machine_dies(site):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
+def test_coordinator_is_killed_while_its_folder_is_gone(site):
+    """Its machine's daemon hands the secret to the one that it starts again."""
+    up(site, "a", "b")
+    with ssh_job(site, "a\nb\n", *QUICK, *UNTIL_STOPPED) as job:
+        job.await_step(3)
+        machine = site.machines["a"]
+        (first,) = machine.commands("coordinator")
+        (folder,) = {Path(word.partition("=")[2]) for word in first.cmdline() if word.startswith("--run-dir=")}
+        there = machine.path(f"{FOLDER}/{folder}")
+        there.rename(there.with_name("away"))
+        first.kill()
+        wait_until(lambda: [each for each in machine.commands("coordinator") if each.pid != first.pid], "another one")
+        seen = results(site).newest_step()
+        wait_until(lambda: results(site).newest_step() > seen + 20, "more steps")
+        assert not there.exists()
+        there.with_name("away").rename(there)
+        wait_until(lambda: job.events("took_over"), "the coordinator's log")
+        stop_soon(site)
+        assert job.wait() == 0, job.printed()
+    assert differences(reference(site, 2), results(site)) == []
+    assert is_idle(site, "a", "b")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_what_died_is_started_again_as_a_spare(site):
     """First an agent, then a whole machine, which comes back with an empty disk; then the ranks go to it."""
     up(site, "a", "b", "c")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shlex
 from typing import Any
 
@@ -12,10 +14,14 @@ from deadpool.cli.ssh import forwarded
 from deadpool.clusters.ssh import outcome as outcome_module
 from deadpool.clusters.ssh.connection import SshClient
 from deadpool.clusters.ssh.hosts import Host, read_hosts
+from deadpool.clusters.ssh.launcher import SshJob, SshOptions
 from deadpool.clusters.ssh.lines import decode_marked, encode_marked
 from deadpool.clusters.ssh.outcome import Outcome
 from deadpool.clusters.ssh.preflight import Checked, findings
 from deadpool.clusters.ssh.settings import settle
+from deadpool.config import JobConfig
+from deadpool.control.folder_lock import lock_folder
+from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 
 
@@ -190,3 +196,17 @@ def test_variables_for_the_machines(monkeypatch):
     assert "DEADPOOL_SECRET" not in variables
     with pytest.raises(ConfigError, match="NOT_SET"):
         forwarded(["NOT_SET"])
+
+
+def test_folder_of_a_running_job_keeps_its_secret(tmp_path, monkeypatch):
+    folder = RunDir.create(tmp_path / "run")
+    secret = folder.make_secret()
+    options = SshOptions(client=SshClient(python="python"), folder=tmp_path, fan_out=1, lease_s=1.0, restart=False)
+
+    async def check(self):
+        return []
+
+    monkeypatch.setattr(SshJob, "_check", check)
+    with contextlib.closing(lock_folder(folder.path, "run_dir")), pytest.raises(ConfigError, match="uses it"):
+        asyncio.run(SshJob(JobConfig(), [], options, folder, ["train.py"]).run())
+    assert folder.secret_file.read_bytes() == secret

@@ -146,13 +146,17 @@ class Daemon:
         process.was_reported = True
         leading = process.what == "coordinator" and self._folder.is_led_by(process.pid)
         self._news.look()  # the last events come before the end
-        self._upstream.send(encode("exit", what=process.what, code=code, leading=leading))
+        again = process is self._coordinator and self._starts_again(code)
+        self._upstream.send(encode("exit", what=process.what, code=code, leading=leading, again=again))
         return True
+
+    def _starts_again(self, code: int) -> bool:
+        return code < 0 and self._restarts < _RESTARTS
 
     async def _restart_coordinator(self) -> None:
         """One that a signal has ended takes the job over again, or stands by; else it said all that there is to say."""
         assert self._coordinator is not None and self._coordinator.code is not None
-        if self._coordinator.code < 0 and self._restarts < _RESTARTS:
+        if self._starts_again(self._coordinator.code):
             self._restarts += 1
             with handed_over(self._secret.encode()) as secret:
                 words = [*self._order["coordinator_again"], "--again", f"--secret-from={secret}"]

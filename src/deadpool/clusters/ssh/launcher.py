@@ -225,6 +225,8 @@ class SshJob:
         name, outcome = link.host.name, self._outcome
         self._reporter.on_message(name, message)
         match message:
+            case {"op": "exit", "what": "coordinator", "again": True}:
+                pass  # the job is not over: it is started again there
             case {"op": "exit", "what": "coordinator", "code": code, "leading": leading}:
                 outcome.on_coordinator_ended(name, code, leading=leading)
             case {"op": "coordinator_restarted"}:
