@@ -198,7 +198,6 @@ class Site:
 
     def _prepare(self) -> str:
         lines = [f"mount --bind {self.folder}/passwd /etc/passwd", *_opened_folders()]
-        lines += [f"mount -t tmpfs -o mode=755 tmpfs {folder}" for folder in ("/srv", "/home")]
         lines += [f"install -d -o {USER} /home/{USER} /srv/shared /srv/ssh", f"chown {USER} /srv", "touch /srv/ready"]
         return "\n".join(lines)
 
@@ -324,12 +323,19 @@ def _in_namespaces(prefix: list[str], script: str) -> tuple[subprocess.Popen[byt
         time.sleep(0.01)
 
 
+_OF_THE_SITE = (Path("/srv"), Path("/home"))
+
+
 def _opened_folders() -> list[str]:
-    """The python of this test may lie where only root looks, as in /root. The site's user needs it."""
+    """The python of this test may lie where only root looks, as in /root, or below a folder that the site has for
+    itself, as a checkout in /home. The site's user needs it."""
     needed = {Path(path).resolve() for path in (sys.base_prefix, sys.prefix, ROOT)}
-    lines, opened = [], {}
+    lines: list[str] = []
+    opened: dict[Path, list[Path]] = {folder: [] for folder in _OF_THE_SITE}
     for path in sorted(needed):
-        closed = next((each for each in reversed(path.parents) if not each.stat().st_mode & 0o001), None)
+        closed = next(
+            (each for each in reversed(path.parents) if each in _OF_THE_SITE or not each.stat().st_mode & 0o001), None
+        )
         if closed is not None:
             opened.setdefault(closed, []).append(path)
     for closed, paths in opened.items():
