@@ -40,7 +40,7 @@ class Bench:
         unused: Any = None
         injections = draw_injections(self.script) if FAULT in events else []
         run = ProtectedRun(
-            self.script, self.folder / "s.py", self.folder / "hit", unused, unused, 60.0, injections, code
+            self.script, self.folder / "s.py", self.folder / "hit", unused, unused, 60.0, injections, code=code
         )
         self._write(run.out, loss)
         (run.folder / "run").mkdir()
