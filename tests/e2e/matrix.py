@@ -41,6 +41,7 @@ class Shape:
     nodes: int
     per_node: int
     flags: tuple[str, ...] = ()
+    layout: str = ""  # of the workload, where its row has another name
 
 
 @dataclass(slots=True)
@@ -113,4 +114,10 @@ class Matrix:
         victims = {moment: victim for _, victim, moment in row if (layout, moment) not in CANNOT}
         injections = tuple(Injection(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in victims)
         flags = (*self.common, *shape.flags)
-        return Itinerary(layout=layout, nodes=shape.nodes, per_node=shape.per_node, flags=flags, injections=injections)
+        return Itinerary(
+            layout=shape.layout or layout,
+            nodes=shape.nodes,
+            per_node=shape.per_node,
+            flags=flags,
+            injections=injections,
+        )

@@ -10,6 +10,9 @@ import os
 import pytest
 from matrix import Matrix, Shape, extent_of
 
+from deadpool.backend.torch_versions import NCCL_NAMES
+
+LEGACY = {"ddp-legacy": Shape(2, 2, ("--backend", "nccl-legacy"), layout="ddp")}
 SHARED = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
 MATRIX = Matrix(
     {
@@ -19,6 +22,7 @@ MATRIX = Matrix(
         "tp": Shape(2, 2),
         "pp-1f1b": Shape(2, 2),
         "3d": Shape(4, 2),
+        **(LEGACY if "nccl-legacy" in NCCL_NAMES else {}),
     },
     ("--clip", "1.0", "--dropout", "0.1", "--checkpoint", "--ema", "0.9", "--device", "cuda"),
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from stage import EVERY_STEP, Stage
 
+from deadpool.backend.torch_versions import ProcessGroupNCCL2
 from deadpool.config import JobConfig
 
 pytestmark = [
@@ -35,6 +36,9 @@ def run(tmp_path, fork_server):
 def test_rank_that_waits_for_ever_is_found_although_the_others_spin(run):
     stage = run("wait", 40)
     (fault,) = stage.events("fault")
+    if ProcessGroupNCCL2 is not None:  # its recorder does not say what a device waits for: docs/gpu.md
+        assert fault["reason"].startswith("no step for")
+        return
     assert fault["ranks"] == [] and "and no rank does anything; behind: ranks 1" in fault["reason"]
     ((rank, found),) = [(event["rank"], event["found"]) for event in stage.events("hung")]
     assert rank == 1 and found.startswith("was idle for")
@@ -48,4 +52,4 @@ def test_rank_that_evaluates_on_its_device_is_waited_for(run):
 
 def test_slow_device_is_told_from_those_that_wait_for_it(run):
     found = run("be slow", 140).events("straggler")
-    assert [event["rank"] for event in found] == [1], found
+    assert {event["rank"] for event in found} == {1}, found

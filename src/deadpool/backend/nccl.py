@@ -41,9 +41,13 @@ _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "1")
 """Then it is known which collective the device is in (nccl_trace.py). Costs one more event for each."""
 
 
+def is_usable() -> bool:
+    return ProcessGroupNCCL is not None and torch.cuda.is_available()
+
+
 def prepare_environment() -> None:
     """Has to be called before the first group is made. ConfigError: a variable of the user would defeat recovery."""
-    if ProcessGroupNCCL is None or not torch.cuda.is_available():
+    if not is_usable():
         missing = "has no NCCL" if ProcessGroupNCCL is None else "finds no GPU"
         raise ConfigError(f"backend='nccl' cannot be used: torch {torch.__version__} {missing} here; 'gloo' would work")
     variable, value = NCCL2_WANTED

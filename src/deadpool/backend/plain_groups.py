@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deadpool.backend import nccl
 from deadpool.backend.backend_check import check_backend
 
 
@@ -34,7 +35,9 @@ class PlainGroups:
         return False
 
     def install(self) -> None:
-        pass
+        """Nothing sees a group over NCCL that the script makes later beside a default group over gloo."""
+        if nccl.is_usable():
+            nccl.prepare_environment()
 
     def uninstall(self) -> None:
         pass

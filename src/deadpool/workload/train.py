@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
         help="compile the blocks with this backend of torch.compile",
     )
     parser.add_argument("--device", choices=tuple(BACKENDS), default="cpu")
-    parser.add_argument("--backend", choices=tuple(BACKENDS.values()), help="by default gloo on cpu, nccl on cuda")
+    parser.add_argument("--backend", metavar="NAME", help="by default gloo on cpu, nccl on cuda")
     parser.add_argument("--journal", action="store_true", help="log the loss of every step of every rank")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
