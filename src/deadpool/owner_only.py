@@ -18,13 +18,13 @@ def open_private(path: Path, mode: str) -> IO[Any]:
     return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=owner_only_opener)
 
 
-def make_private_folder(path: Path) -> None:
+def make_private_folder(path: Path, *, parents: bool = True) -> None:
     """Makes the folder. An existing one keeps its mode: it may be the user's own, and the files in it are private.
 
     Whether it exists is asked first: where a disk does not answer, making what exists waits, and asking does not."""
     if path.is_dir():
         return
-    path.mkdir(parents=True, exist_ok=True, mode=_FOLDER)
+    path.mkdir(parents=parents, exist_ok=True, mode=_FOLDER)
 
 
 def owner_only_opener(path: str, flags: int) -> int:

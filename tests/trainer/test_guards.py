@@ -326,7 +326,7 @@ def test_store_that_a_rank_serves_is_named_when_the_loop_begins(served, reports)
     assert reports.rules == []
     dist.TCPStore("127.0.0.1", store.port, None, False)
     served.enter_loop()
-    assert reports.rules == [Rule.SERVED_STORE]
+    assert reports.rules == [Rule.SERVED_STORE] and served.is_serving
 
 
 def test_store_that_is_made_in_the_loop_is_named_at_once(served, reports):
@@ -340,4 +340,4 @@ def test_store_of_one_process_or_one_that_was_dropped_is_nobody_elses_business(s
     serve()
     assert alone.port
     served.enter_loop()
-    assert reports.rules == []
+    assert reports.rules == [] and not served.is_serving

@@ -76,8 +76,9 @@ class RunDir:
         return secret.encode()
 
     def restore(self, secret: bytes | None) -> None:
-        """What a running job needs here, where somebody has removed it. Of the secret nobody ever reads a part."""
-        make_private_folder(self.logs)
+        """What a running job needs here, where somebody has removed it. Of the secret nobody ever reads a part.
+        The folder itself is not made: it may be gone since it was looked at, and come back as it was."""
+        make_private_folder(self.logs, parents=False)
         if secret is None or self.secret_file.exists():
             return
         draft = self.path / f"secret.{os.getpid()}"

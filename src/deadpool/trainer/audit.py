@@ -58,7 +58,8 @@ class AuditedRank:
         asked = order.generation, order.number
         if is_first_pass and asked != self._answered and number >= order.number:
             self._answered = asked
-            if self._structure_news.is_irreplaceable:
+            would_be_lost = order.rank == session.rank and session.served_stores.is_serving
+            if would_be_lost or self._structure_news.is_irreplaceable:
                 self._tell(order, (), irreplaceable=True)
                 return False
             self._tell(order, self._parts(inside=order.inside) if number == order.number else ())

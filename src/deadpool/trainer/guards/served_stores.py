@@ -24,7 +24,13 @@ class ServedStores:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._early: list[weakref.ref[Any]] = []  # made before the loop: a script without one is told nothing
+        self._served: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_loop = False
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether something would be lost with this process that no other has."""
+        return len(self._served) > 0
 
     def begin(self) -> None:
         """The script begins. What it makes from here on is its own."""
@@ -47,6 +53,7 @@ class ServedStores:
         return make
 
     def _note(self, store: Any) -> None:
+        self._served.add(store)
         if self._in_loop:
             self._report(store.port)
         else:
