@@ -42,7 +42,7 @@ def _let_children_have_signals() -> None:
 
     A handler that does nothing is as good for this process, and no program that is executed inherits it.
     """
-    for number in (signal.SIGHUP, signal.SIGINT):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
 
