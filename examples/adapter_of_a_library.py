@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--width", type=int, default=64)
     args = parser.parse_args()
-    pool = deadpool.join(backend="gloo")
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     width = args.width
     module = nn.Sequential(
@@ -205,8 +205,8 @@ def main() -> None:
         FastLinear(2 * width, VOCABULARY),
     )
     engine = Engine(module, lr=1e-2, micro_batches=MICRO_BATCHES)
-    torch.manual_seed(1 + pool.rank)  # dropout
-    job = pool.protect(
+    torch.manual_seed(1 + dist.get_rank())  # dropout
+    job = deadpool.protect(
         model=engine.module,
         optimizer=engine.optimizer,
         averages=engine.averages,
@@ -216,14 +216,14 @@ def main() -> None:
     for step in job.steps(args.steps):
         with step:
             for micro_batch in range(MICRO_BATCHES):
-                tokens = counting(step.number, micro_batch, pool.rank)
+                tokens = counting(step.number, micro_batch, dist.get_rank())
                 loss = F.cross_entropy(module(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
                 engine.backward(loss)
             engine.step()
             if not step.dry:
                 text = f"loss {loss.item():.9g} updates {engine.updates} scale {engine.loss_scale:g}"
-                print(f"rank {pool.rank} step {step.number} {text}", flush=True)
-    print(f"rank {pool.rank} ends with state {job.digest()}", flush=True)
+                print(f"rank {dist.get_rank()} step {step.number} {text}", flush=True)
+    print(f"rank {dist.get_rank()} ends with state {job.digest()}", flush=True)
     dist.destroy_process_group()
 
 

@@ -240,14 +240,14 @@ def main() -> None:
     if args.backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    pool = deadpool.join(backend=args.backend)
+    dist.init_process_group(args.backend)
     shape = (args.pp, args.dp, args.tp)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=("pp", "dp", "tp"))
     training = Training(args, mesh, device)
     optimizer = torch.optim.AdamW(training.model.parameters(), lr=3e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
     data = Counting(args, mesh["dp"].get_local_rank())
-    job = pool.protect(model=training.model, optimizer=optimizer, scheduler=scheduler, data=data)
+    job = deadpool.protect(model=training.model, optimizer=optimizer, scheduler=scheduler, data=data)
 
     for step in job.steps(args.steps):
         with step:

@@ -80,7 +80,7 @@ def main() -> None:
     if args.backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    pool = deadpool.join(backend=args.backend)
+    dist.init_process_group(args.backend)
 
     torch.manual_seed(0)
     model, parts = build(args.model, args.layers, args.width, args.context)
@@ -94,7 +94,7 @@ def main() -> None:
     scheduler = get_cosine_schedule_with_warmup(optimizer, num_warmup_steps=5, num_training_steps=args.steps)
     data = Counting(batch=args.batch, context=args.context, rank=dist.get_rank())
     torch.manual_seed(1 + dist.get_rank())  # dropout
-    job = pool.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=data)
+    job = deadpool.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=data)
 
     for step in job.steps(args.steps):
         with step:

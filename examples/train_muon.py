@@ -56,21 +56,21 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--batch", type=int, default=8, help="sequences per rank")
     args = parser.parse_args()
-    pool = deadpool.join(backend="gloo")
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = DistributedDataParallel(SmallGPT(args.layers, args.width, args.context))
     matrices = [param for name, param in model.named_parameters() if ".blocks." in name]
     rest = [param for name, param in model.named_parameters() if ".blocks." not in name]
     muon = torch.optim.Muon(matrices, lr=0.02, momentum=0.85)
     adamw = torch.optim.AdamW(rest, lr=3e-3)
-    job = pool.protect(model=model, muon=muon, adamw=adamw)
+    job = deadpool.protect(model=model, muon=muon, adamw=adamw)
     data = torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long()
     rates = {optimizer: optimizer.param_groups[0]["lr"] for optimizer in (muon, adamw)}
 
     for step in job.steps(args.steps):
         with step:
             # Windows, learning rates and momentum follow from the number of the step: nothing else has to be kept.
-            generator = torch.Generator().manual_seed(1_000_003 * step.number + pool.rank)
+            generator = torch.Generator().manual_seed(1_000_003 * step.number + dist.get_rank())
             starts = torch.randint(len(data) - args.context, (args.batch, 1), generator=generator)
             windows = data[starts + torch.arange(args.context + 1)]
             for optimizer, rate in rates.items():
@@ -81,9 +81,9 @@ def main() -> None:
             for optimizer in rates:
                 optimizer.step()
                 optimizer.zero_grad()
-            if pool.rank == 0 and not step.dry:
+            if dist.get_rank() == 0 and not step.dry:
                 print(f"step {step.number} loss {loss.item():.9g}", flush=True)
-    print(f"rank {pool.rank} ends with state {job.digest()}", flush=True)
+    print(f"rank {dist.get_rank()} ends with state {job.digest()}", flush=True)
     dist.destroy_process_group()
 
 

@@ -96,7 +96,7 @@ def main() -> None:
     if args.backend == "nccl":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    pool = deadpool.join(backend=args.backend)  # DeadPool: instead of init_process_group
+    dist.init_process_group(args.backend)
 
     torch.manual_seed(0)
     model = NanoGPT(
@@ -110,7 +110,7 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
     text = Text(args.text, batch=args.batch, context=args.context, rank=dist.get_rank())
     torch.manual_seed(1 + dist.get_rank())  # dropout
-    job = pool.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=text)  # DeadPool
+    job = deadpool.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=text)  # DeadPool
 
     for step in job.steps(args.steps):  # DeadPool: instead of range
         with step:  # DeadPool

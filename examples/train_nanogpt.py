@@ -127,7 +127,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     prepare(args.data)
-    pool = deadpool.join(backend="gloo")  # DeadPool: instead of init_process_group
+    dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(1337)
     raw = GPT(args.layers, args.width, args.context, dropout=0.1)
@@ -137,7 +137,7 @@ def main() -> None:
     context = torch.autocast("cpu", dtype=getattr(torch, args.dtype), enabled=args.dtype != "float32")
     best = Best()
     torch.manual_seed(1337 + rank)
-    job = pool.protect(model=model, optimizer=optimizer, scaler=scaler, best=best)  # DeadPool
+    job = deadpool.protect(model=model, optimizer=optimizer, scaler=scaler, best=best)  # DeadPool
 
     for step in job.steps(args.steps):  # DeadPool: instead of while True
         with step:  # DeadPool

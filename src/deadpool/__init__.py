@@ -1,7 +1,7 @@
 """DeadPool keeps a PyTorch training job running when machines die.
 
-    pool = deadpool.join(backend="gloo")
-    job = pool.protect(model=model, optimizer=optimizer)
+    torch.distributed.init_process_group("gloo")
+    job = deadpool.protect(model=model, optimizer=optimizer)
     for step in job.steps(1000):
         with step:
             ...
@@ -17,17 +17,29 @@ from deadpool.errors import ConfigError, DeadPoolError, JobFailed, StateError
 
 if TYPE_CHECKING:
     from deadpool.trainer.adapters import Adapter
-    from deadpool.trainer.job import Job
-    from deadpool.trainer.pool import Pool, join
+    from deadpool.trainer.interface import Job, Step
+    from deadpool.trainer.pool import Pool, join, protect
 
     first_start: bool
 
 __version__ = "0.1.0"
-__all__ = ["Adapter", "ConfigError", "DeadPoolError", "Job", "JobFailed", "Pool", "StateError", "first_start", "join"]
+__all__ = [
+    "Adapter",
+    "ConfigError",
+    "DeadPoolError",
+    "Job",
+    "JobFailed",
+    "Pool",
+    "StateError",
+    "Step",
+    "first_start",
+    "join",
+    "protect",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("join", "Pool"):
+    if name in ("protect", "join", "Pool"):
         from deadpool.trainer import pool
 
         return getattr(pool, name)
@@ -35,10 +47,10 @@ def __getattr__(name: str) -> Any:
         from deadpool.trainer.first_start import ask
 
         return ask()
-    if name == "Job":
-        from deadpool.trainer.job import Job
+    if name in ("Job", "Step"):
+        from deadpool.trainer import interface
 
-        return Job
+        return getattr(interface, name)
     if name == "Adapter":
         from deadpool.trainer.adapters import Adapter
 

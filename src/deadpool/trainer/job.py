@@ -56,10 +56,7 @@ from deadpool.trainer.wait_meter import WaitMeter
 
 
 class Job:
-    """A protected training loop, made by `pool.protect`.
-
-    Scripts use `steps`, `log`, `log_to`, `on_final`, `pause`, `durable` and `digest`; the rest is for DeadPool itself.
-    """
+    """A protected training loop. interface.py describes what scripts use of it; the rest is for DeadPool itself."""
 
     def __init__(
         self,
@@ -115,16 +112,10 @@ class Job:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def steps(self, count: int) -> Iterator[Step]:
-        """Yields one step after the other, and a step again after a fault, until every rank has completed `count`.
-
-        Put the whole body of the loop into `with step:`. A job has one loop, over the steps of all epochs.
-        """
         self._rules.begin_loop()
         return self._loop(count)
 
     def loop(self, count: int | Callable[[], int]) -> StepLoop:
-        """The same steps for a loop that a library owns (deadpool.trainer.loop). A function instead of `count` is asked
-        at each boundary: what it returns may be part of the protected state."""
         self._rules.begin_loop()
         self._guards.leave_to_library()
         return StepLoop(self._loop(count), lambda: self.session.core.generation)
@@ -190,12 +181,6 @@ class Job:
 
     @contextlib.contextmanager
     def pause(self, reason: str) -> Iterator[None]:
-        """`with job.pause("evaluation"):` marks code that takes long on purpose, such as an evaluation or a checkpoint,
-        in a step or between two.
-
-        While a rank is in a pause, the job expects no step of any rank, so the hang timeout does not run. A real hang
-        inside the pause is therefore not detected.
-        """
         outer = self._pause
         self._report_pause(reason)
         try:
@@ -209,41 +194,19 @@ class Job:
         self.session.send(Paused(reason=reason))
 
     def log(self, step: SupportsIndex, /, **values: Any) -> None:
-        """Logs small values of this step, such as a loss. Call it inside `with step:`, as often as you like.
-
-        The values of each step are delivered exactly once, in order and without gaps, whichever machines die: to the
-        sinks of `log_to`, or by default to the run folder (docs/journal.md). A key that is logged again in the same
-        step gets the later value. A tensor of one element is read as by .item(), which waits for the device.
-        """
         (self.shares.journal or self._journal).log(operator.index(step), values)
 
     def log_to(self, *sinks: Sink) -> None:
-        """Sets the sinks (`deadpool.journal`) that this rank's values go to. Call it before the loop.
-
-        Without it the values go to the run folder.
-        """
         self._journal.log_to(sinks)
 
     def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
-        """Runs `action` in this process once it is certain that `step` will never be computed again.
-
-        If the process ends before that, the action is lost, and the event `actions_lost` names its step. Use `log` for
-        values that must have no gaps.
-        """
         (self.shares.journal or self._journal).on_final(operator.index(step), action)
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:
-        """Tells the job that the script has saved a complete checkpoint of its own, after `step` steps, at `path`.
-
-        It is enough that one rank calls it. If the job ever loses every copy of a rank's state, its error names the
-        newest such checkpoint.
-        """
         if not self._dry:
             self.session.send(Durable(step=int(step), path=os.fspath(path)))
 
     def digest(self) -> str:
-        """A digest of parameters, buffers and optimizer state of the protected objects, as they are now: equal digests
-        mean that these are bit-identical. Other state, such as the position of a loader, is not in it."""
         return self.state.digest()
 
     def _done(self, count: int | Callable[[], int]) -> bool:

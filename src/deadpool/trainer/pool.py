@@ -1,4 +1,4 @@
-"""`deadpool.join`, which replaces init_process_group in a training script, and `pool.protect`, which gives its loop."""
+"""`deadpool.protect`, which gives a training script its loop, and `deadpool.join`, an alias of init_process_group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deadpool.errors import ConfigError
 from deadpool.notes import note
 from deadpool.snapshot.copying import make_lane
 from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import current, torch_check
+from deadpool.trainer import current, interface, torch_check
 from deadpool.trainer.adapters import Adapter, adapters_for
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
@@ -48,25 +48,7 @@ class Pool:
         shares: Makers | None = None,
         **objects: object,
     ) -> Job:
-        """Protects the given objects and returns the job, whose `steps` is the training loop. Call it once.
-
-        Pass every object whose state the loop changes, under any keywords: model=, optimizer=, scheduler=, data=, and
-        so on. Modules, optimizers, dicts of tensors and all objects with `state_dict` and `load_state_dict` are
-        accepted. The state of random number generators is captured without being passed.
-
-        State that several ranks hold identically (DDP, HSDP, replicated DTensors) is recognised and not sent.
-        `replicated` overrides that per object, as in `replicated={"ema": group}`: the object's parameters, with their
-        optimizer state, are identical on all ranks of that process group. None instead of a group means that no other
-        rank holds them, so they are always sent.
-
-        `shares`, as in `shares={"data": make_loader}`, names functions that make an object for a given rank, such as a
-        loader of that rank's data. The objects are protected like others. In a step they are those of each share:
-        `share.data` (docs/howto/shrink.md).
-
-        `adapters` know libraries that keep more than state, such as caches of one step (docs/howto/adapter.md).
-
-        ConfigError: the objects cannot be protected; the message names the object and says what would be accepted.
-        """
+        """As `deadpool.protect` does, for this pool."""
         if current.job is not None:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         made = make_own(shares or {}, objects, self.rank)
@@ -93,6 +75,44 @@ class Pool:
         )
         current.job = Job(self._session, state, adapters, journal, shares, made)
         return current.job
+
+
+def protect(
+    *,
+    replicated: Claims | None = None,
+    adapters: Iterable[Adapter] = (),
+    shares: Makers | None = None,
+    **objects: object,
+) -> interface.Job:
+    """Protects the given objects and returns the job, whose `steps` is the training loop. Call it once.
+
+    Pass every object whose state the loop changes, under any keywords: model=, optimizer=, scheduler=, data=, and
+    so on. Modules, optimizers, dicts of tensors and all objects with `state_dict` and `load_state_dict` are
+    accepted. The state of random number generators is captured without being passed.
+
+    State that several ranks hold identically (DDP, HSDP, replicated DTensors) is recognised and not sent.
+    `replicated` overrides that per object, as in `replicated={"ema": group}`: the object's parameters, with their
+    optimizer state, are identical on all ranks of that process group. None instead of a group means that no other
+    rank holds them, so they are always sent.
+
+    `shares`, as in `shares={"data": make_loader}`, names functions that make an object for a given rank, such as a
+    loader of that rank's data. The objects are protected like others. In a step they are those of each share:
+    `share.data` (docs/howto/shrink.md).
+
+    `adapters` know libraries that keep more than state, such as caches of one step (docs/howto/adapter.md).
+
+    ConfigError: the objects cannot be protected; the message names the object and says what would be accepted.
+    """
+    return _pool().protect(replicated=replicated, adapters=adapters, shares=shares, **objects)
+
+
+def _pool() -> Pool | UnprotectedPool:
+    """The place of this process in the job whose default group the script has made."""
+    if not dist.is_initialized():
+        raise ConfigError(
+            "protect() was called before there is a process group: call torch.distributed.init_process_group first"
+        )
+    return join()
 
 
 def join(backend: str | None = None) -> Pool | UnprotectedPool:
