@@ -44,10 +44,16 @@ class InjectionOrder:
         """Raises ConfigError for an order that can never be carried out."""
         if (self.node is None) == (self.rank is None):
             raise ConfigError(
-                "a fault needs one target: give either a node or a rank, as in --rank 0 (or rank=0 in --fault)"
+                "a fault needs one target: give either a node or a rank, as in --rank 0 (in --fault the word rank)"
             )
+        if self.node == "":
+            raise ConfigError("node='' cannot be used: give the name of a node, as `deadpool status` does")
+        if self.rank is not None and self.rank < 0:
+            raise ConfigError(f"rank={self.rank} cannot be used: give 0 or more")
         if self.at is None and self.step is not None:
-            raise ConfigError(f"step={self.step} goes with a moment: give at=, one of {', '.join(MOMENTS)}")
+            raise ConfigError(
+                f"step={self.step} goes with a moment: give --at, or at= in --fault, one of {', '.join(MOMENTS)}"
+            )
         if self.at is not None and self.at not in MOMENTS:
             raise ConfigError(f"at={self.at!r} is not a moment: give one of {', '.join(MOMENTS)}")
         self._check_step()
@@ -55,9 +61,13 @@ class InjectionOrder:
 
     def _check_step(self) -> None:
         if self.at == "recovered" and self.step is not None:
-            raise ConfigError(f"step={self.step} cannot be used: at=recovered is the next recovery, whichever step")
+            raise ConfigError(
+                f"step={self.step} cannot be used: leave it out, for at=recovered is the next recovery at any step"
+            )
         if self.at not in (None, "recovered") and self.step is None:
-            raise ConfigError(f"at={self.at} needs a step: it is {MOMENTS[self.at or '']}")
+            raise ConfigError(
+                f"at={self.at} needs a step: give --step N, or step=N in --fault; it is {MOMENTS[self.at or '']}"
+            )
         if self.step is not None and self.step < 0:
             raise ConfigError(f"step={self.step} cannot be used: give 0 (the first step ever) or more")
 
@@ -93,7 +103,7 @@ def _number(name: str, words: dict[str, Any]) -> int | None:
     try:
         return int(words[name]) if name in words else None
     except ValueError:
-        raise ConfigError(f"{name}={words[name]!r} is not a number") from None
+        raise ConfigError(f"{name}={words[name]!r} is not a number: give a whole number") from None
 
 
 def signal_number(name: str) -> int:
