@@ -23,10 +23,9 @@ MOMENTS: dict[str, str] = {
     "recovered": "right after a recovery, before the step is computed again (takes no step)",
 }
 
-ORDER_HELP = (
-    "e.g. 'at=backward step=0 node=n1'; also rank=N instead of node=, and signal=SIGSTOP. Moments: "
-    + ", ".join(MOMENTS)
-)
+_WORDS = ("at", "step", "node", "rank", "signal")
+_EXAMPLE = "'at=backward step=0 node=n1'"
+ORDER_HELP = f"e.g. {_EXAMPLE}; also rank=N instead of node=, and signal=SIGSTOP. Moments: " + ", ".join(MOMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class InjectionOrder:
     def _check_step(self) -> None:
         if self.at == "recovered" and self.step is not None:
             raise ConfigError(
-                f"step={self.step} cannot be used: leave it out, for at=recovered is the next recovery at any step"
+                f"step={self.step} cannot be used: at=recovered is the next recovery, at any step. Leave the step out"
             )
         if self.at not in (None, "recovered") and self.step is None:
             raise ConfigError(
@@ -82,9 +81,11 @@ class InjectionOrder:
 def parse_order(text: str) -> InjectionOrder:
     """Reads words of the form NAME=VALUE, as --fault takes them."""
     words = dict(word.partition("=")[::2] for word in text.split())
-    unknown = sorted(set(words) - {"at", "step", "node", "rank", "signal"})
+    unknown = sorted(set(words) - {*_WORDS})
     if unknown:
-        raise ConfigError(f"fault {text!r}: {unknown[0]!r} is not one of its words; {ORDER_HELP}")
+        raise ConfigError(
+            f"fault {text!r}: {unknown[0]!r} is not one of its words: give {', '.join(_WORDS)}, as in {_EXAMPLE}"
+        )
     if "at" not in words:
         raise ConfigError(f"fault {text!r} names no moment: give at=, one of {', '.join(MOMENTS)}")
     try:

@@ -217,7 +217,7 @@ WRONG: list[tuple[str, str]] = [
     ("run --webhook failed=nonsense {script}", "the target of a --webhook is no URL that can be posted to"),
     ("pool join --at 127.0.0.1:1 --folder {file}", "--folder='{file}' cannot be used: it is a file"),
     ("kubernetes manifest --image i --values {binary} {script}", "--values='{binary}' cannot be read"),
-    ("kubernetes manifest --image i --values {absent} {script}", "No such file or directory. Give a YAML file"),
+    ("kubernetes manifest --image i --values {absent} {script}", "No such file or directory. Give a file with a YAML mapping"),
     ("kubernetes manifest --image i --script {absent}", "cannot be read: No such file or directory. Give the path"),
     ("kubernetes manifest --image i --script {empty}", "--script='{empty}' is empty: give the path"),
     (

@@ -70,9 +70,9 @@ def _check(name: str, value: float, about: Any) -> None:
     if math.isinf(value) and not (endless and value > 0):
         _refuse(name, value, f"give a finite number of {unit}")
     if value < least:
-        _refuse(name, value, f"give {least:g} or more, in {unit}")
+        _refuse(name, value, f"give at least {least:g} {unit}")
     if value > most and not math.isinf(value):
-        _refuse(name, value, f"give {most:g} or less, in {unit}")
+        _refuse(name, value, f"give at most {most:g} {unit}")
 
 
 def _refuse(name: str, value: object, accepted: str) -> None:

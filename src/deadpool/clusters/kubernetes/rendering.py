@@ -13,7 +13,7 @@ from deadpool.errors import ConfigError
 
 _BUDGETS_SINCE = (1, 21)
 _LARGEST_SCRIPT_BYTES = 900_000
-_VALUES = "YAML file with a mapping of fields of a job"
+_VALUES = "file with a YAML mapping of fields of a job"
 
 
 def read_values(path: Path | None) -> dict[str, Any]:
