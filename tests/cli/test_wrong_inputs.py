@@ -110,6 +110,11 @@ WRONG: list[tuple[str, str]] = [
     ("protect {known}", "no scheme was chosen"),
     ("protect copies=2", "no job was found in ./deadpool-runs"),
     ("protect nonsense", "no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto"),
+    (
+        "protect {known} --scheme nonsense",
+        "--scheme='nonsense' cannot be used, 'nonsense' is neither copies=N nor rs(K,M)",
+    ),
+    ("protect {known} --scheme rs(1,2)", "give copies=N, rs(K,M) or auto, as in --scheme copies=2"),
     ("protect {known} --scheme copies=2", "has ended, or its machine cannot be reached"),
     ("dashboard {absent}", "is not there"),
     ("report {absent}", "is not there"),
@@ -217,7 +222,10 @@ WRONG: list[tuple[str, str]] = [
     ("run --webhook failed=nonsense {script}", "the target of a --webhook is no URL that can be posted to"),
     ("pool join --at 127.0.0.1:1 --folder {file}", "--folder='{file}' cannot be used: it is a file"),
     ("kubernetes manifest --image i --values {binary} {script}", "--values='{binary}' cannot be read"),
-    ("kubernetes manifest --image i --values {absent} {script}", "No such file or directory. Give a file with a YAML mapping"),
+    (
+        "kubernetes manifest --image i --values {absent} {script}",
+        "No such file or directory. Give a file with a YAML mapping",
+    ),
     ("kubernetes manifest --image i --script {absent}", "cannot be read: No such file or directory. Give the path"),
     ("kubernetes manifest --image i --script {empty}", "--script='{empty}' is empty: give the path"),
     (
