@@ -49,7 +49,7 @@ def test_empty_environment_is_not_the_process_environment(monkeypatch):
             {"prepare_timeout_s": 19.0, "node_timeout_s": 10.0},
             "prepare_timeout_s=19.0 cannot be used: give at least 20",
         ),
-        ({"unwind_timeout_s": -1.0}, "unwind_timeout_s=-1.0 cannot be used: give at least 0 s; or 0, and it follows"),
+        ({"unwind_timeout_s": -1.0}, "unwind_timeout_s=-1.0 cannot be used: give at least 0 s. With 0 it follows"),
         ({"quarantine_window_s": 0.0}, "quarantine_window_s=0.0 cannot be used: give a time of more than 0 s"),
         ({"overhead_budget": -0.1}, "overhead_budget=-0.1 cannot be used: give a share of the step time"),
         ({"overhead_budget": 1.0}, "overhead_budget=1.0 cannot be used"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -313,6 +314,9 @@ class JobConfig:
 
     def checked(self) -> JobConfig:
         """Raises ConfigError where a value cannot work. Fills in the timeouts that were not given."""
+        for each in SETTINGS:
+            value = getattr(self, each.name)
+            _require(each.name, value, each.kind != "float" or math.isfinite(value), "a finite number")
         for name in ("nodes", "nproc_per_node", "slots", "capture_every", "rehearsals"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
         for name in ("spares", "holders", "spare_trainers", "standby_coordinators", "quarantine_after"):
@@ -331,8 +335,9 @@ class JobConfig:
         _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
         _require("set_aside_gb", self.set_aside_gb, 0 <= self.set_aside_gb < 1e6, "a size in GB, or 0 for none")
         last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
+        usable = self.metrics_port >= 0 and last <= LAST_PORT
         accepted = "a port that leaves one below 65536 for each process, counted from it on, or 0 for no metrics"
-        _require("metrics_port", self.metrics_port, 0 <= last < 65536, accepted)
+        _require("metrics_port", self.metrics_port, usable, accepted)
         window = self.quarantine_window_s
         _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
         self._check_shrinking()
@@ -354,7 +359,8 @@ class JobConfig:
         self._check_durable()
         for text in self.faults:
             rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
-            _require("rank", rank, rank is None or 0 <= rank < world_size, f"a rank of 0 to {world_size - 1}")
+            fits = rank is None or 0 <= rank < world_size
+            _require(f"fault {text!r}: rank", rank, fits, f"a rank of 0 to {world_size - 1}")
         filled_in: dict[str, Any] = {**self.derived_timeouts}
         return dataclasses.replace(self, **filled_in)
 
@@ -417,7 +423,9 @@ def resolve(
     merged: dict[str, Any] = {**_from_file(file), **_from_environment(variables, SETTINGS)}
     merged.update({name: value for name, value in flags.items() if value is not None})
     if merged.get("host") and merged.get("interface"):
-        raise ConfigError(f"host={merged['host']!r} and interface={merged['interface']!r}: give one of them")
+        raise ConfigError(
+            f"host={merged['host']!r} and interface={merged['interface']!r} cannot be used together: give one of them"
+        )
     if merged.get("nodes", 1) == 1:
         merged.setdefault("holders", 0)
     merged.setdefault("rehearse_recovery", True)

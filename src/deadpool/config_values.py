@@ -15,11 +15,12 @@ _CODED = re.compile(r"rs\([^)]*\)")
 
 def parse_cpus(text: str) -> frozenset[int]:
     """From numbers and ranges, e.g. "0-3,8"."""
-    try:
-        ranges = [part.split("-") for part in text.split(",") if part.strip()]
-        return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))
-    except ValueError:
-        raise ConfigError(f"bulk_cpus={text!r} cannot be used: give numbers and ranges, as in 0-3,8") from None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    found = [re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part) for part in parts]
+    ends = [(int(each[1]), int(each[2] or each[1])) for each in found if each is not None]
+    if len(ends) < len(parts) or any(last < first for first, last in ends):
+        raise ConfigError(f"bulk_cpus={text!r} cannot be used: give numbers and ranges, as in 0-3,8")
+    return frozenset(cpu for first, last in ends for cpu in range(first, last + 1))
 
 
 def parse_period(text: str) -> tuple[float, int]:
@@ -105,7 +106,9 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # no text, or no TOML
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{what} {path} cannot be read: {reason}. Give the path of a TOML file") from error
+        raise ConfigError(
+            f"{what} {path} cannot be read: {reason}. Give the path of a TOML file that this user can read"
+        ) from error
 
 
 def cast(kind: str, value: Any, given: str) -> Any:

@@ -23,10 +23,9 @@ MOMENTS: dict[str, str] = {
     "recovered": "right after a recovery, before the step is computed again (takes no step)",
 }
 
-ORDER_HELP = (
-    "e.g. 'at=backward step=0 node=n1'; also rank=N instead of node=, and signal=SIGSTOP. Moments: "
-    + ", ".join(MOMENTS)
-)
+_WORDS = ("at", "step", "node", "rank", "signal")
+_EXAMPLE = "'at=backward step=0 node=n1'"
+ORDER_HELP = f"e.g. {_EXAMPLE}; also rank=N instead of node=, and signal=SIGSTOP. Moments: " + ", ".join(MOMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +43,16 @@ class InjectionOrder:
         """Raises ConfigError for an order that can never be carried out."""
         if (self.node is None) == (self.rank is None):
             raise ConfigError(
-                "a fault needs one target: give either a node or a rank, as in --rank 0 (or rank=0 in --fault)"
+                "a fault needs one target: give either a node or a rank, as in --rank 0 (in --fault the word rank)"
             )
+        if self.node == "":
+            raise ConfigError("node='' cannot be used: give the name of a node, as `deadpool status` does")
+        if self.rank is not None and self.rank < 0:
+            raise ConfigError(f"rank={self.rank} cannot be used: give 0 or more")
         if self.at is None and self.step is not None:
-            raise ConfigError(f"step={self.step} goes with a moment: give at=, one of {', '.join(MOMENTS)}")
+            raise ConfigError(
+                f"step={self.step} goes with a moment: give --at, or at= in --fault, one of {', '.join(MOMENTS)}"
+            )
         if self.at is not None and self.at not in MOMENTS:
             raise ConfigError(f"at={self.at!r} is not a moment: give one of {', '.join(MOMENTS)}")
         self._check_step()
@@ -55,9 +60,13 @@ class InjectionOrder:
 
     def _check_step(self) -> None:
         if self.at == "recovered" and self.step is not None:
-            raise ConfigError(f"step={self.step} cannot be used: at=recovered is the next recovery, whichever step")
+            raise ConfigError(
+                f"step={self.step} cannot be used: at=recovered is the next recovery, at any step. Leave the step out"
+            )
         if self.at not in (None, "recovered") and self.step is None:
-            raise ConfigError(f"at={self.at} needs a step: it is {MOMENTS[self.at or '']}")
+            raise ConfigError(
+                f"at={self.at} needs a step: give --step N, or step=N in --fault; it is {MOMENTS[self.at or '']}"
+            )
         if self.step is not None and self.step < 0:
             raise ConfigError(f"step={self.step} cannot be used: give 0 (the first step ever) or more")
 
@@ -72,9 +81,11 @@ class InjectionOrder:
 def parse_order(text: str) -> InjectionOrder:
     """Reads words of the form NAME=VALUE, as --fault takes them."""
     words = dict(word.partition("=")[::2] for word in text.split())
-    unknown = sorted(set(words) - {"at", "step", "node", "rank", "signal"})
+    unknown = sorted(set(words) - {*_WORDS})
     if unknown:
-        raise ConfigError(f"fault {text!r}: {unknown[0]!r} is not one of its words; {ORDER_HELP}")
+        raise ConfigError(
+            f"fault {text!r}: {unknown[0]!r} is not one of its words: give {', '.join(_WORDS)}, as in {_EXAMPLE}"
+        )
     if "at" not in words:
         raise ConfigError(f"fault {text!r} names no moment: give at=, one of {', '.join(MOMENTS)}")
     try:
@@ -93,7 +104,7 @@ def _number(name: str, words: dict[str, Any]) -> int | None:
     try:
         return int(words[name]) if name in words else None
     except ValueError:
-        raise ConfigError(f"{name}={words[name]!r} is not a number") from None
+        raise ConfigError(f"{name}={words[name]!r} is not a number: give a whole number") from None
 
 
 def signal_number(name: str) -> int:

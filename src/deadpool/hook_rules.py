@@ -53,8 +53,11 @@ class HookRule:
         try:
             text = Path(self.target[1:]).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise ConfigError(f"webhook {self.target} cannot be read: {error.strerror}") from None
-        return _checked_url(text, f"the file {self.target[1:]}")
+            raise ConfigError(
+                f"{self.target[1:]}, the file of a --webhook, cannot be read: {error.strerror}. Give EVENT=@FILE with "
+                "a file that this user can read, and a URL in it"
+            ) from None
+        return _checked_url(text, f"what the file {self.target[1:]} of a --webhook holds")
 
 
 def is_recovery(record: Mapping[str, Any]) -> bool:
@@ -70,12 +73,12 @@ def parse_rule(kind: str, text: str) -> HookRule:
     unknown = sorted(events - BY_NAME.keys() - {RECOVERED})
     if unknown:
         raise ConfigError(
-            f"{kind}={text!r}: {unknown[0]!r} is no event: give names of docs/events.md, or {RECOVERED}, e.g. "
-            f"{RECOVERED},no_spare,failed"
+            f"{kind}={text!r} cannot be used, {unknown[0]!r} is no event: give names of docs/events.md, or "
+            f"{RECOVERED}, e.g. {RECOVERED},no_spare,failed"
         )
     rule = HookRule(kind=kind, events=events, target=target.strip())
     if kind == WEBHOOK and not rule.target.startswith("@"):
-        _checked_url(rule.target, kind)
+        _checked_url(rule.target, "the target of a --webhook")
     return rule
 
 
@@ -87,5 +90,5 @@ def _checked_url(text: str, where: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise ConfigError(f"{where} has no URL that can be posted to: give http://HOST/PATH or https://HOST/PATH")
+        raise ConfigError(f"{where} is no URL that can be posted to: give http://HOST/PATH or https://HOST/PATH")
     return text

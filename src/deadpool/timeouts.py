@@ -86,9 +86,10 @@ def derived(node_timeout_s: float, given: Mapping[str, float]) -> dict[str, floa
 def _checked(rule: Rule, given_s: float, node_timeout_s: float) -> float:
     least_s = rule.least_times * node_timeout_s
     if given_s < 0 or (given_s and given_s < least_s):
-        reason = f", {rule.least_times:g} node timeouts: {rule.why_not_less}" if rule.why_not_less else ""
+        count = "one node timeout" if rule.least_times == 1 else f"{rule.least_times:g} node timeouts"
+        reason = f", {count}: {rule.why_not_less}" if rule.why_not_less else ""
         raise ConfigError(
-            f"{rule.name}={given_s!r} cannot be used: give at least {least_s:g} s{reason}; or 0, and it follows "
+            f"{rule.name}={given_s!r} cannot be used: give at least {least_s:g} s{reason}. With 0 it follows "
             "from the node timeout"
         )
     return given_s or rule.derive(node_timeout_s)

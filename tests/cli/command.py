@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,19 +13,28 @@ from pathlib import Path
 import psutil
 from waiting import LIMIT_S
 
+_MOST_SENTENCES = 3
 WAITING_SCRIPT = Path(__file__).with_name("waiting_script.py")
 COMMAND = [sys.executable, "-m", "deadpool.cli.main"]
 
 
 def deadpool(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs to its end."""
-    return subprocess.run(
+    done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
     )
+    check_sentences(done.stderr)
+    return done
+
+
+def check_sentences(said: str) -> None:
+    """Of what a command answers to a wrong input. A semicolon and a line break end a sentence too."""
+    for answer in re.findall(r"^deadpool: (.*(?:\n(?!\[?deadpool\b).*)*)", said, re.MULTILINE):
+        assert len(re.findall(r"[.;?!] +\S|\n *\S", answer)) < _MOST_SENTENCES, answer
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from command import look_around
+from command import check_sentences, look_around
 
 from deadpool.cli.main import main
 
@@ -40,7 +40,13 @@ def names(tmp_path, monkeypatch) -> dict[str, object]:
     (tmp_path / "far" / "job.json").write_text('{"host": "127.0.0.1", "port": 99999, "pid": 1, "tls": "off"}')
     folders = ("folder", "broken", "odd", "told", "known", "open", "far", "absent", "new")
     here = {name: tmp_path / name for name in ("file", "binary", "toml", *folders)}
-    return {**here, "script": tmp_path / "script.py", "empty": tmp_path / "empty.py", "python": sys.executable}
+    return {
+        **here,
+        "nothing": "",
+        "script": tmp_path / "script.py",
+        "empty": tmp_path / "empty.py",
+        "python": sys.executable,
+    }
 
 
 @pytest.fixture
@@ -69,6 +75,7 @@ def refused(names, monkeypatch, capfd):
         said = "".join(capfd.readouterr())
         assert ended.value.code == 2, said
         assert "Traceback" not in said
+        check_sentences(said)
         return said
 
     return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import typer.main
 from command import deadpool
 
 from deadpool import cli
+from deadpool.cli.job_client import find_run_dir
 from deadpool.cli.main import app
 from deadpool.cli.run_argument import RUN_HELP, for_a_job
 from deadpool.errors import ConfigError
@@ -164,6 +166,18 @@ def test_folder_given_twice(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["deadpool", "a", "--run-dir", "b"])
     with pytest.raises(ConfigError, match="given twice, as a and as --run-dir b"):
         program()
+
+
+def test_newest_job_is_the_one_that_began_last(tmp_path, monkeypatch):
+    """Not the one whose folder has the last name: --run-dir may have given any."""
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(["m-newest", "z-older", "a-oldest"]):
+        job = tmp_path / "deadpool-runs" / name / "job.json"
+        job.parent.mkdir(parents=True)
+        job.write_text("{}")
+        os.utime(job, (1e9 - age, 1e9 - age))
+    (tmp_path / "deadpool-runs" / "zz-not-begun").mkdir()
+    assert find_run_dir(None).path.name == "m-newest"
 
 
 def test_old_and_new_forms_of_real_commands_answer_the_same(tmp_path, monkeypatch):

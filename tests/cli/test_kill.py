@@ -13,7 +13,7 @@ MOMENTS = "forward, backward, reduce, clip, optimizer, between, capture, wire, r
     [
         (["kill"], "give either a node or a rank"),
         (["kill", "--node", "n1", "--at", "lunch", "--step", 3], f"at='lunch' is not a moment: give one of {MOMENTS}"),
-        (["kill", "--node", "n1", "--at", "wire"], "at=wire needs a step: it is while version N is on its way"),
+        (["kill", "--node", "n1", "--at", "wire"], "at=wire needs a step: give --step N"),
         (["kill", "--node", "n1", "--signal", "SIGNOT"], "signal='SIGNOT' is not a signal"),
         (["run", "--fault", "at=lunch step=0 node=n1", WAITING_SCRIPT], f"give one of {MOMENTS}"),
         (["run", "--fault", "step=0 node=n1", WAITING_SCRIPT], "names no moment"),

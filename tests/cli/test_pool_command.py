@@ -40,7 +40,7 @@ def refused() -> Iterator[Run]:
         (["join", "--folder", "{pool}-s0"], "no pool in {pool}: give --pool, or start one with deadpool pool serve"),
         (["join", "--folder", "{pool}-s0", "--at", "x"], "at='x' cannot be used: give HOST:PORT of the pool"),
         (["serve", "--host", "203.0.113.1"], "host='203.0.113.1', port=0 cannot be used"),
-        (["serve", "--port", "99999"], "host='127.0.0.1', port=99999 cannot be used"),
+        (["serve", "--port", "99999"], "port=99999 cannot be used: give another one of at most 65535"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_named(words: list[str], said: str, tmp_path: Path, refused: Run) -> None:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command import COMMAND, deadpool
+from command import COMMAND, check_sentences, deadpool
 from permissions import no_overrides
 from small_disk import small_disk
 from waiting import LIMIT_S
@@ -23,11 +23,17 @@ VARIABLES = [
     ("DEADPOOL_DURABLE_EVERY=often", "run {script}", "DEADPOOL_DURABLE_EVERY='often' cannot be used: give a time"),
     ("DEADPOOL_METRICS_PORT=70000", "run {script}", "DEADPOOL_METRICS_PORT=70000 cannot be used: give a port"),
     ("DEADPOOL_DASHBOARD_AT=localhost", "run {script}", "DEADPOOL_DASHBOARD_AT='localhost' cannot be used"),
-    ("DEADPOOL_TLS={folder}", "run {script}", "DEADPOOL_TLS='{folder}' cannot be used: cert.pem, key.pem"),
+    ("DEADPOOL_TLS={folder}", "run {script}", "DEADPOOL_TLS='{folder}' cannot be used: it has no cert.pem"),
     ("DEADPOOL_INTERFACE=nosuch0", "run {script}", "DEADPOOL_INTERFACE='nosuch0' is not one with an IPv4 address"),
     ("DEADPOOL_SECRET=", "status {known}", "in DEADPOOL_SECRET is empty: copy it from the file `secret`"),
     ("DEADPOOL_SECRET=short", "status {known}", "in DEADPOOL_SECRET is too short: give at least 16 characters"),
     ("DEADPOOL_SECRET_FILE={absent}", "status {known}", "set DEADPOOL_SECRET_FILE to a file that this user can read"),
+    (
+        "DEADPOOL_WEBHOOK=failed=@{absent}",
+        "run {script}",
+        "cannot be read: No such file or directory. Give EVENT=@FILE",
+    ),
+    ("DEADPOOL_SECRET_FILE=", "status {known}", "DEADPOOL_SECRET_FILE is empty: set it to a file that holds"),
     ("DEADPOOL_SECRET_FILE={open}/secret", "status {known}", "is open to every user: chmod 600 it"),
 ]
 
@@ -86,6 +92,7 @@ def disk(tmp_path):
 
 def refused_words(done: subprocess.CompletedProcess[str]) -> str:
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    check_sentences(done.stderr)
     return done.stderr
 
 

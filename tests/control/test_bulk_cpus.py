@@ -75,5 +75,5 @@ def test_few_cores_are_all_used(machine):
 def test_what_the_user_says(machine):
     system = machine([{cpu} for cpu in range(16)])
     assert bulk_cpus("0-2,99", system) == {0, 1, 2}
-    with pytest.raises(ConfigError, match=r"bulk_cpus='40-41' cannot be used: this node's agent may use the CPUs 0,1,"):
+    with pytest.raises(ConfigError, match=r"bulk_cpus='40-41' cannot be used: give some of this node's CPUs, 0,1,"):
         bulk_cpus("40-41", system)

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.options import with_settings
-from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
+from deadpool.cli.program import (
+    MODULE_HELP,
+    NO_PYTHON_HELP,
+    PRELOAD_HELP,
+    SCRIPT_HELP,
+    checked_preload,
+    checked_program,
+)
 from deadpool.setting import AGENT
 
 if TYPE_CHECKING:
@@ -41,7 +49,9 @@ def agent(
         str | None, typer.Option(help="the rack, or whatever fails as one, that this node is in (default: its own)")
     ] = None,
     spare: Annotated[bool, typer.Option(help="join as a spare")] = False,
-    logs: Annotated[Path, typer.Option(help="folder for the trainers' logs")] = Path("deadpool-logs"),
+    logs: Annotated[Path, typer.Option(parser=folder_given_as("--logs"), help="folder for the trainers' logs")] = Path(
+        "deadpool-logs"
+    ),
     ready_file: Annotated[
         Path | None, typer.Option(help="a file that exists while this node trains, or could take the ranks of another")
     ] = None,
@@ -68,7 +78,7 @@ def agent(
     from deadpool.owner_only import make_private_folder
     from deadpool.wire.credentials import read_credentials
 
-    program = checked_program(script, module=module, no_python=no_python)
+    program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
     if join is None:
         from deadpool.cli.slurm import run_unsubmitted
 
@@ -77,7 +87,7 @@ def agent(
                 "--name, --rack and --spare need --join HOST:PORT as well, the address of the job's coordinator. Leave "
                 "all of them out only inside of a Slurm allocation, which says what this node is"
             )
-        raise typer.Exit(run_unsubmitted(program, preload or [], flags))
+        raise typer.Exit(run_unsubmitted(program, list(packages), flags))
     settings = resolve_agent(flags)
     check_package(settings.metrics_port)
     try:
@@ -99,7 +109,7 @@ def agent(
             logs=logs,
             credentials=read_credentials(serving=True),
             fork_server=socket.socket(fileno=fork_server) if fork_server is not None else None,
-            preload=preload or [],
+            preload=list(packages),
             ready_file=ready_file,
             lease=MachineLease(lease, f"job {job}") if lease is not None else None,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import math
 import sys
 import time
 from pathlib import Path
@@ -26,7 +27,10 @@ def audit(
     compute the last steps again, and digests of their state are compared. In a last one all ranks are cut off inside of
     a step. Exit code 1: the script is not exact, or there was no verdict."""
     from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.errors import ConfigError
 
+    if not 0 <= wait_s < math.inf:
+        raise ConfigError(f"wait_s={wait_s:g} cannot be used: give seconds, at least 0")
     folder = find_run_dir(run)
     before = len(ask(folder, "status")["audit"]["verdicts"])
     ask(folder, "audit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import math
 import shutil
 import time
 from contextlib import nullcontext
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from deadpool.cli.given_path import check_output, write_output
 
 if TYPE_CHECKING:
     from deadpool.chaos.injected_fault import InjectedFault
@@ -55,6 +58,8 @@ def chaos(
     ] = "",
 ) -> None:
     """Train small jobs, kill, stop, cut off and damage their nodes, and compare with undisturbed runs bit for bit."""
+    _check_numbers(minutes, strangers)
+    check_output(json, "json")
     if strangers or kind == "list":
         from deadpool.cli.strangers import list_kinds, run_strangers
 
@@ -79,8 +84,17 @@ def chaos(
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
     if json is not None:
-        json.write_text(json_format.dumps(figures, indent=2) + "\n")
+        write_output(json, json_format.dumps(figures, indent=2) + "\n")
     raise typer.Exit(_print_result(figures, diagnosis))
+
+
+def _check_numbers(minutes: float, strangers: int) -> None:
+    from deadpool.errors import ConfigError
+
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"minutes={minutes:g} cannot be used: give a number above 0")
+    if strangers < 0:
+        raise ConfigError(f"strangers={strangers} cannot be used: give a number of scripts, or leave it out")
 
 
 def _check_only(only: int | None, kind: str) -> None:
@@ -152,7 +166,9 @@ def _run(
     timing = timing if plan is None else replace(timing, disk_s=60.0 * full_disk_minutes)
     network, disk = open_network(), open_disk()
     if plan is not None and disk.cannot_fail:
-        raise ConfigError(f"full_disk_minutes={full_disk_minutes:g} cannot be used: {disk.cannot_fail}")
+        raise ConfigError(
+            f"full_disk_minutes={full_disk_minutes:g} cannot be used here: {disk.cannot_fail}. Leave it out"
+        )
     kind = "network namespaces" if network.can_cut else "process groups on loopback, so no node can be cut off"
     place = f"no disk of its own, so that cannot fail: {disk.cannot_fail}" if disk.cannot_fail else "a disk of its own"
     print(f"seed {seed}, {'as many as come in time' if adaptive else faults} faults; nodes are {kind}", flush=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.options import with_settings
 from deadpool.control.console import print_line, print_record
 from deadpool.setting import COORDINATOR
@@ -38,7 +39,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @with_settings(COORDINATOR)
 def coordinator(
-    run_dir: Annotated[Path, typer.Option(help="folder for the secret, events and logs")],
+    run_dir: Annotated[
+        Path, typer.Option(parser=folder_given_as("--run-dir"), help="folder for the secret, events and logs")
+    ],
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below")] = None,
     quiet: Annotated[bool, typer.Option(help="do not print events")] = False,
     lock: Annotated[int | None, typer.Option(hidden=True, help="the lock of the folder, which a launcher has")] = None,
@@ -283,7 +286,8 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     own = f"{config.host}:{config.port}"
     if places and own not in places:
         raise ConfigError(
-            f"coordinators={config.coordinators!r} cannot be used: give {own}, the address of this one, among them"
+            f"coordinators={config.coordinators!r} cannot be used: {own} is not among them. Give this process "
+            "the --host and --port of one of them"
         )
     return tuple(Address.parse(place) for place in places)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deadpool.cli.given_path import check_output, write_output
+
 if TYPE_CHECKING:
     from deadpool.workload.comparison import Comparison
 
@@ -24,6 +26,7 @@ def demo(
 ) -> None:
     """Train a small GPT on 4 nodes twice, the second time with SIGKILL to a node, and compare bit for bit."""
     _check(layout, steps, victim)
+    check_output(json, "json")
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
     from deadpool.control.temporary_folder import temporary_folder
 
@@ -37,7 +40,7 @@ def demo(
     _print_result(comparison)
     summary = comparison.summary()
     if json is not None:
-        json.write_text(json_format.dumps(summary, indent=2) + "\n")
+        write_output(json, json_format.dumps(summary, indent=2) + "\n")
     raise typer.Exit(0 if summary["bit_identical"] else 1)
 
 

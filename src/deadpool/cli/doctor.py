@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,6 +61,7 @@ def doctor(
     from deadpool.clusters.doctor.options import Options, parse_size
     from deadpool.clusters.doctor.table import Result
 
+    _check(timeout_s=timeout_s, wait_s=wait_s, least_gbps=least_gbps, least_time_s=least_time_s, gpus=gpus)
     options = Options(
         run_dir=Path(run_dir) if run_dir is not None else None,  # not typer's: that one looks at it, and may hang
         arena_bytes=parse_size(arena, "arena"),
@@ -71,7 +73,7 @@ def doctor(
         timeout_s=timeout_s,
     )
     if (join is not None) + (meet is not None) + agents > 1:
-        raise ConfigError("join, meet and agents exclude each other: give one of them")
+        raise ConfigError("--join, --meet and --agents exclude each other: give one of them")
     own = _Own(name=name, host=host, interface=interface, tls=tls)
     if meet is not None:
         result, code = _meet(options, own, _place(meet, nodes), nodes, wait_s, least_gbps)
@@ -86,6 +88,13 @@ def doctor(
         code = int(result.code)
     _print(result, json)
     raise typer.Exit(code)
+
+
+def _check(**values: float | None) -> None:
+    for name, value in values.items():
+        above = name in ("timeout_s", "wait_s")
+        if value is not None and not (0 <= value < math.inf and (value or not above)):
+            raise ConfigError(f"{name}={value:g} cannot be used: give {'more than 0' if above else 'at least 0'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +137,7 @@ def _join(options: Options, own: _Own, join: str) -> Result:
 
 def _place(meet: str, nodes: int) -> Address:
     if nodes < 1:
-        raise ConfigError("nodes is missing: say with --nodes how many nodes meet")
+        raise ConfigError(f"nodes={nodes} cannot be used with --meet: say how many nodes meet, this one included")
     try:
         return Address.parse(meet)
     except ValueError:

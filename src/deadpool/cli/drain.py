@@ -28,6 +28,8 @@ def drain(
         raise ConfigError(
             "no node was chosen: name the one that is to leave, as in --node n3 (deadpool status lists all)"
         )
+    if not node:
+        raise ConfigError("node='' cannot be used: give the name of a node, as `deadpool status` does")
     folder = find_run_dir(run)
     body = ask(folder, "drain", node=node)
     if wait:

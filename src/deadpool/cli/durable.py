@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import math
 import sys
 import time
 from pathlib import Path
@@ -81,7 +82,9 @@ def export(
     try:
         done = write(_open(where), out, name=name, prefix=prefix, shard_bytes=limit, force=force)
     except OSError as error:
-        raise ConfigError(f"the export failed: {error}") from error
+        raise ConfigError(
+            f"the export failed: {error}. Give another --out, with room, or read the checkpoint again later"
+        ) from error
     size = f"{done.tensor_count} tensors, {done.total_bytes / 1e6:.1f} MB"
     print(f"{done.manifest.name}: {size} of {done.prefix} are in {out}")
     if done.of_ranks:
@@ -104,6 +107,8 @@ def now(
     from deadpool.errors import ConfigError
     from deadpool.events import read_events
 
+    if not 0 <= timeout_s < math.inf:
+        raise ConfigError(f"timeout_s={timeout_s:g} cannot be used: give seconds, at least 0")
     folder = find_run_dir(run)
     before = read_events(folder.events)
     ask(folder, "durable")
@@ -113,7 +118,8 @@ def now(
     while (answer := answer_to_request(before, read_events(folder.events))) is None:
         if time.monotonic() > deadline:
             raise ConfigError(
-                f"no checkpoint was complete within {timeout_s:g} s: see checkpoint_late in {folder.events}"
+                f"no checkpoint was complete within {timeout_s:g} s, and the job goes on writing it: `deadpool status "
+                f"{folder.path}` names the newest one, and --timeout-s waits longer"
             )
         time.sleep(_POLL_S)
     if answer["what"] != "checkpoint_written":
@@ -142,7 +148,10 @@ def answer_to_request(before: list[dict[str, Any]], events: list[dict[str, Any]]
 def _open(where: str) -> Any:
     from deadpool.control.checkpoint_search import absolute
     from deadpool.durable.store import open_store
+    from deadpool.errors import ConfigError
 
+    if not where.strip():
+        raise ConfigError("PATH is empty: give what the job has as --durable")
     return open_store(absolute(where))
 
 

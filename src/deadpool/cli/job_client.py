@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from deadpool.control.job_rpc import ask
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
-from deadpool.events import read_events
+from deadpool.events import causes, read_events
 
-__all__ = ["RUNS", "ask", "events_of", "find_run_dir"]
+__all__ = ["RUNS", "ask", "check_cause", "events_of", "find_run_dir"]
 
 RUNS = Path("deadpool-runs")
 
@@ -33,10 +34,19 @@ def find_run_dir(given: Path | None) -> RunDir:
             raise ConfigError(f"run folder {given} {state}: give the run folder of a job, as `deadpool run` printed it")
         _refuse_not_begun(given)
         return RunDir(given)
-    runs = sorted(path for path in RUNS.glob("*") if (path / "job.json").exists())
-    if not runs:
+    runs = [(_written_at(path / "job.json"), path) for path in RUNS.glob("*")]
+    begun = [each for each in runs if each[0] is not None]
+    if not begun:
         raise ConfigError(f"no job was found in ./{RUNS}: name the run folder of the job, as `deadpool run` printed it")
-    return RunDir(runs[-1])
+    return RunDir(max(begun)[1])
+
+
+def _written_at(job: Path) -> int | None:
+    """When a coordinator last took up this job. Names do not tell: --run-dir may have given any. None: there is none
+    that this user can look at."""
+    with contextlib.suppress(OSError):
+        return job.stat().st_mtime_ns
+    return None
 
 
 def events_of(folder: RunDir) -> list[dict[str, Any]]:
@@ -45,9 +55,18 @@ def events_of(folder: RunDir) -> list[dict[str, Any]]:
         folder.events.stat()
         records = [record for record in read_events(folder.events) if "t" in record]
     except FileNotFoundError:
-        raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job") from None
+        raise ConfigError(f"{folder.path} has no events.jsonl: give the run folder of a job that has begun") from None
     except OSError as error:
-        raise ConfigError(f"{folder.events} cannot be read: {error.strerror}. Give the run folder of a job") from None
+        raise ConfigError(
+            f"{folder.events} cannot be read: {error.strerror}. Give the run folder of a job that this user can read"
+        ) from None
     if not records:
         raise ConfigError(f"{folder.events} holds no event: it is empty or damaged. Give the run folder of another job")
     return records
+
+
+def check_cause(cause: str | None, records: list[dict[str, Any]], folder: RunDir) -> None:
+    """Raises ConfigError for one that the job has not. None: all of them are wanted."""
+    known = causes(records)
+    if cause is not None and cause not in known:
+        raise ConfigError(f"cause={cause!r} is none of {folder.path}: give one of {', '.join(known) or 'another job'}")

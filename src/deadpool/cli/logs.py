@@ -31,11 +31,15 @@ def logs(
 
     if (rank is None) == (trainer is None):
         raise ConfigError("give either --rank or --trainer: a log is that of one of them")
+    if lines < 1:
+        raise ConfigError(f"lines={lines} cannot be used: give at least 1")
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"logs={str(folder)!r} is not a folder: give that of an agent's logs, on the agent's machine")
     job = find_run_dir(run)
     names = [trainer] if trainer is not None else holders(events_of(job), rank or 0, around)
     place, found = folder or job.logs, 0
     for name in names:
-        part = excerpt(place, name, around, lines=max(1, lines))
+        part = excerpt(place, name, around, lines=lines)
         if part.path is None:
             print(f"== {name}: {_where_else(name, place)}")
             continue

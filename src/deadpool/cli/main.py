@@ -55,6 +55,10 @@ _WHAT_NOW = {
     errno.EACCES: _ANOTHER,
     errno.EPERM: _ANOTHER,
     errno.EROFS: "Give another path; ",
+    errno.ENOENT: "Give the path of what is there; ",
+    errno.EEXIST: "Give another path; ",
+    errno.ENOTDIR: "Give another path; ",
+    errno.EISDIR: "Give the path of a file; ",
     errno.ENOSPC: "Make room there, or give another path; ",
     errno.EDQUOT: "Make room there, or give another path; ",
 }

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.given_path import check_output, write_output
 from deadpool.cli.run_argument import for_a_job
 
 
@@ -20,7 +21,7 @@ def picture(
     from deadpool.cli.job_client import events_of, find_run_dir
     from deadpool.picture.page import draw_page
 
+    check_output(out, "out")
     drawn = draw_page(events_of(find_run_dir(run)), cause)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(drawn, encoding="utf-8")
+    write_output(out, drawn)
     print(f"drawn into {out}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json as json_format
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.given_path import check_output, write_output
 from deadpool.sizing.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def plan(
     from deadpool.sizing.text import short_text
     from deadpool.sizing.text import why as reasons
 
+    check_output(svg, "svg")
     inputs, seen = _inputs(given, failure_log, log_days, events or [])
     _check(spares=spares, capture_every=capture_every, durable_every_min=durable_every_min, simulate=simulate)
     _check(simulate_ranks=simulate_ranks - 1, jobs=jobs)
@@ -128,7 +131,7 @@ def _check(**values: float | None) -> None:
 
     for name, value in values.items():
         least = 1 if name == "capture_every" else 0
-        if value is not None and value < least:
+        if value is not None and not least <= value < math.inf:
             raise ConfigError(f"{name}={value!r} cannot be used: give at least {least}")
 
 
@@ -138,7 +141,7 @@ def _check_goodput(wanted: float | None, spares: int | None) -> None:
     if wanted is not None and not 0 < wanted < 100:
         raise ConfigError(f"goodput_at_least={wanted!r} cannot be used: give per cent, more than 0 and less than 100")
     if wanted is not None and spares is not None:
-        raise ConfigError("goodput_at_least and spares cannot be used together: give one of them")
+        raise ConfigError("--goodput-at-least and --spares cannot be used together: give one of them")
 
 
 def _inputs(
@@ -149,7 +152,9 @@ def _inputs(
     from deadpool.sizing.history import from_events, read_log
 
     if failure_log is not None and events:
-        raise ConfigError("events and failure_log cannot be used together: give one of them")
+        raise ConfigError("--events and --failure-log cannot be used together: give one of them")
+    if log_days is not None and failure_log is None:
+        raise ConfigError(f"log_days={log_days:g} cannot be used without a log: give --failure-log as well")
     seen = read_log(failure_log, Inputs(**given), log_days) if failure_log is not None else None
     if events:
         seen = from_events([(path.name, _read(path, "events")) for path in events])
@@ -191,8 +196,7 @@ def _rate_words(given: dict[str, Any], seen: History | None) -> str:
 def _draw(advice: Advice, svg: Path, *, quiet: bool) -> None:
     from deadpool.sizing.chart import draw
 
-    svg.parent.mkdir(parents=True, exist_ok=True)
-    svg.write_text(draw(advice), encoding="utf-8")
+    write_output(svg, draw(advice))
     if not quiet:
         print(f"drawn into {svg}")
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json as json_format
+import math
 import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from deadpool.cli.given_path import folder_given_as
 
 if TYPE_CHECKING:
     from deadpool.control.run_dir import RunDir
@@ -22,7 +25,7 @@ SCRIPT_LAST = {"allow_interspersed_args": False}
 _FOLDER_HELP = "the pool's folder: its secret, its address, its jobs and its events"
 _GB = 1_000_000_000
 
-PoolFolder = Annotated[Path, typer.Option("--pool", help=_FOLDER_HELP)]
+PoolFolder = Annotated[Path, typer.Option("--pool", parser=folder_given_as("--pool"), help=_FOLDER_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -91,7 +94,12 @@ def join(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="this machine's name (default: its host name)")] = None,
-    folder: Annotated[Path | None, typer.Option(help="this machine's own folder (default: deadpool-pool-NAME)")] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            parser=folder_given_as("--folder"), help="this machine's own folder (default: deadpool-pool-NAME)"
+        ),
+    ] = None,
     memory_gb: Annotated[
         float,
         typer.Option(
@@ -107,12 +115,18 @@ def join(
     it. On SIGTERM its agents leave their jobs; a job that has the machine keeps it until it gives it back."""
 
     from deadpool.cli.interrupts import stop_on_interrupts
+    from deadpool.control.folder_lock import unusable
     from deadpool.control.machine_facts import machine_facts
     from deadpool.owner_only import make_private_folder
 
     own = name or socket.gethostname()
+    _check_name(own)
+    _check_at_least_none("memory_gb", memory_gb)
     place = (folder or Path(f"deadpool-pool-{own}")).absolute()
-    make_private_folder(place)
+    try:
+        make_private_folder(place)
+    except OSError as error:
+        raise unusable("folder", place, error) from None
     memory = int(memory_gb * _GB) or int(machine_facts("127.0.0.1").get("memory_bytes") or 0)
     stop_on_interrupts()
     try:
@@ -156,7 +170,11 @@ def add_job(
     ],
     pool: PoolFolder = Path("deadpool-pool"),
     run_dir: Annotated[
-        Path | None, typer.Option(help="the job's run folder: it says where the coordinator is and holds the secret")
+        Path | None,
+        typer.Option(
+            parser=folder_given_as("--run-dir"),
+            help="the job's run folder: it says where the coordinator is and holds the secret",
+        ),
     ] = None,
     coordinators: Annotated[
         str, typer.Option(help="HOST:PORT of the job's coordinators, separated by commas, instead of --run-dir")
@@ -183,15 +201,19 @@ def add_job(
     from deadpool.errors import ConfigError
     from deadpool.protocol.messages import PoolJob
 
-    if "/" in name or name.startswith((".", "-")):
-        raise ConfigError(f"name={name!r} cannot be used: give a name that can be that of a folder")
+    _check_name(name)
+    for limit, value in {"parked": parked, "leased": leased, "memory_gb": memory_gb}.items():
+        _check_at_least_none(limit, value)
     tls = "off"
     if run_dir is not None:
         job_dir = RunDir(run_dir.absolute())
         coordinators, tls = coordinators or str(job_dir.coordinator()), job_dir.tls()
         secret_file = secret_file or str(job_dir.secret_file)
     if not coordinators or not secret_file:
-        raise ConfigError("the job cannot be found: give its --run-dir, or --coordinators and --secret-file")
+        raise ConfigError(
+            "the job cannot be found: give its --run-dir, or --coordinators and --secret-file, before its name (what "
+            "follows is the script's)"
+        )
     job = PoolJob(
         name=name,
         coordinators=coordinators,
@@ -207,6 +229,20 @@ def add_job(
     )
     body = ask_pool(RunDir(pool), "add_job", job=msgspec.to_builtins(job))
     _print(body, json)
+
+
+def _check_name(name: str) -> None:
+    from deadpool.errors import ConfigError
+
+    if not name or "/" in name or name.startswith((".", "-")):
+        raise ConfigError(f"name={name!r} cannot be used: give a name that can be that of a folder")
+
+
+def _check_at_least_none(name: str, value: float) -> None:
+    from deadpool.errors import ConfigError
+
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"{name}={value:g} cannot be used: give a number of at least 0")
 
 
 @app.command("remove-job")

@@ -21,9 +21,17 @@ MODULE_HELP = "the script is the name of a module, which is run as `python -m` w
 NO_PYTHON_HELP = "the script is a command that starts with this python; its script or module is run"
 PRELOAD_HELP = "a package to import before trainers are forked (repeatable), so that they start faster"
 SCRIPT_HELP = "the training script, or -m and a module, and its arguments"
+EMPTY_SCRIPT = "the script is empty, perhaps from a variable of the shell that is not set: give its path"
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)?)?$")
 _HARMLESS = {"-u", "-B"}
 """Options of python that change nothing here: the output of trainers is unbuffered anyway."""
+
+
+def checked_preload(packages: list[str] | None) -> tuple[str, ...]:
+    """Whether they are there is known where they are imported."""
+    if "" in (packages or ()):
+        raise ConfigError("preload='' cannot be used: give the name of a package, or leave it out")
+    return tuple(packages or ())
 
 
 def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[str]:
@@ -34,6 +42,8 @@ def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[
         words = [MODULE_FLAG, *words]
     if no_python:
         words = _without_interpreter(words)
+    if not words[0]:
+        raise ConfigError(EMPTY_SCRIPT)
     if words[0] == MODULE_FLAG:
         _check_module(words[1:])
     elif words[0].startswith("-"):
@@ -62,7 +72,7 @@ def _check_script(script: Path) -> None:
 
 def _check_module(words: list[str]) -> None:
     """Checks only that the package exists: to find a module in it, the package would have to be imported."""
-    if not words:
+    if not words or not words[0]:
         raise ConfigError("-m names no module: give one, as in -m package.train")
     top = words[0].partition(".")[0]
     if importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:

@@ -23,10 +23,18 @@ def protect(
     places, and no step is computed again. Until they are there the old ones stay. `deadpool status` says when every
     version is protected. The job does not undo what was asked for here, unless it is asked for auto."""
     from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.config import AUTO
     from deadpool.errors import ConfigError
+    from deadpool.protocol.coding import Scheme
 
     if scheme is None:
         raise ConfigError("no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto, as in --scheme copies=2")
+    if scheme != AUTO:
+        try:
+            Scheme.parse(scheme)
+        except ValueError as error:
+            what_now = "give copies=N, rs(K,M) or auto, as in --scheme copies=2"
+            raise ConfigError(f"scheme={scheme!r} cannot be used, {error}: {what_now}") from None
     body = ask(find_run_dir(run), "protect", scheme=scheme)
     print(json_format.dumps(body) if json else _in_words(body["scheme"], body["before"]))
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.given_path import check_output
 from deadpool.cli.run_argument import for_a_job
 
 
@@ -21,6 +22,7 @@ def report(
     from deadpool.dashboard.run_files import RunFiles
     from deadpool.owner_only import open_private
 
+    check_output(out, "out")
     folder = find_run_dir(run)
     events_of(folder)  # a page about nothing would look like a job in which nothing happened
     text = write_report(RunFiles(folder.path))

@@ -7,9 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED, ignore_interrupts, stop_on_interrupts
 from deadpool.cli.options import with_settings
-from deadpool.cli.program import MODULE_HELP, NO_PYTHON_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
+from deadpool.cli.program import (
+    MODULE_HELP,
+    NO_PYTHON_HELP,
+    PRELOAD_HELP,
+    SCRIPT_HELP,
+    checked_preload,
+    checked_program,
+)
 from deadpool.control.console import print_line
 from deadpool.setting import RUN
 
@@ -21,7 +29,11 @@ def run(
     no_python: Annotated[bool, typer.Option("--no-python", help=NO_PYTHON_HELP)] = False,
     preload: Annotated[list[str] | None, typer.Option(metavar="PACKAGE", help=PRELOAD_HELP)] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(help="folder for events and logs (default: a new one under ./deadpool-runs)")
+        Path | None,
+        typer.Option(
+            parser=folder_given_as("--run-dir"),
+            help="folder for events and logs (default: a new one under ./deadpool-runs)",
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below")] = None,
     *,
@@ -30,14 +42,16 @@ def run(
     """Start a coordinator and one agent per node here, and train until the script has ended on every rank."""
     from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
+    from deadpool.control.bulk_cpus import bulk_cpus
     from deadpool.control.launcher import LocalJob, new_run_dir, running
     from deadpool.control.run_dir import RunDir
     from deadpool.metrics.endpoint import check_package
     from deadpool.wire.tls import load_tls
 
     settings = resolve(flags, file=config)
-    program = checked_program(script, module=module, no_python=no_python)
+    program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
     settings.check_fault_nodes()
+    bulk_cpus(settings.bulk_cpus)
     settings.racks()  # what cannot be used is refused before any process is started
     settings = at_interface(settings)
     load_tls(settings.tls, serving=True)
@@ -47,7 +61,7 @@ def run(
     stop_on_interrupts()
     try:
         print_line(f"[deadpool] run folder: {folder.path}")
-        with running(LocalJob(settings, folder, program, preload=tuple(preload or ()))) as job:
+        with running(LocalJob(settings, folder, program, preload=packages)) as job:
             code = job.wait()
         ignore_interrupts()
     except KeyboardInterrupt:

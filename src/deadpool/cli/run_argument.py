@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.given_path import folder_given_as
 from deadpool.errors import ConfigError
 
 RUN_HELP = "the job's run folder (default: the newest one here)"
@@ -54,8 +55,10 @@ def for_a_job(*, formerly: str | None = None) -> Callable[[Callable[..., None]],
 
 def _signature(function: Callable[..., None], *, several: bool) -> inspect.Signature:
     kind: Any = list[Path] | None if several else Path | None
-    run = Annotated[kind, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False)]
-    run_dir = Annotated[Path | None, typer.Option("--run-dir", hidden=True)]
+    run = Annotated[
+        kind, typer.Argument(metavar="RUN", help=RUN_HELP, show_default=False, parser=folder_given_as("RUN"))
+    ]
+    run_dir = Annotated[Path | None, typer.Option("--run-dir", hidden=True, parser=folder_given_as("--run-dir"))]
     own = [each for each in inspect.signature(function, eval_str=True).parameters.values() if each.name != "run"]
     return inspect.Signature(
         [

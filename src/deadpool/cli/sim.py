@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -11,10 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deadpool.cli.given_path import check_output, write_output
+
 if TYPE_CHECKING:
     from deadpool.sim.options import Profile
     from deadpool.sim.run import Result
     from deadpool.sim.sweep import Summary
+
+_FEWEST_NODES = 4
+"""One of them is lost, and the others hold its copies."""
 
 
 def sim(
@@ -32,6 +38,10 @@ def sim(
 ) -> None:
     """Run the real cores in a seeded world full of faults. For each seed that breaks a rule of the protocol it prints
     one command that replays it, and the exit code is 1."""
+    _check(seeds=(seeds, 1), jobs=(jobs, 0), minutes=(minutes, 0), nproc_per_node=(nproc_per_node, 1))
+    if nodes:
+        _check(nodes=(nodes, _FEWEST_NODES))
+    check_output(json, "json")
     jobs = jobs or os.cpu_count() or 1
     if nodes:
         from deadpool.cli.sim_scale import measure
@@ -49,6 +59,14 @@ def sim(
         else:
             summary, elapsed_s = _run(first, seeds, jobs, minutes, chosen)
         _conclude(summary, elapsed_s, json)
+
+
+def _check(**given: tuple[float, int]) -> None:
+    from deadpool.errors import ConfigError
+
+    for name, (value, least) in given.items():
+        if not least <= value < math.inf:
+            raise ConfigError(f"{name}={value!r} cannot be used: give at least {least}")
 
 
 def _profile(name: str) -> Profile:
@@ -124,6 +142,6 @@ def _conclude(summary: Summary, elapsed_s: float, json: Path | None) -> None:
         f"{report['seeds_per_s']} seeds/s, {report['faults_per_s']} faults/s, {report['steps_per_s']} simulated steps/s"
     )
     if json is not None:
-        json.write_text(json_format.dumps(report, indent=1), encoding="utf-8")
+        write_output(json, json_format.dumps(report, indent=1))
     if summary.violations:
         raise SystemExit(1)

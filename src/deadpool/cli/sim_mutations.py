@@ -7,6 +7,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from deadpool.cli.given_path import write_output
+
 
 def catch_all(jobs: int, json: Path | None) -> None:
     """Exits with code 1 if a mutation went unnoticed."""
@@ -25,6 +27,6 @@ def catch_all(jobs: int, json: Path | None) -> None:
     print(f"{len(catches)} mutations, {len(missed)} not caught, {time.monotonic() - began:.1f} s")
     if json is not None:
         report = {"mutations": [asdict(catch) for catch in catches], "not_caught": missed}
-        json.write_text(json_format.dumps(report, indent=1), encoding="utf-8")
+        write_output(json, json_format.dumps(report, indent=1))
     if missed:
         raise SystemExit(1)

@@ -6,6 +6,8 @@ import json as json_format
 import time
 from pathlib import Path
 
+from deadpool.cli.given_path import write_output
+
 
 def measure(nodes: int, per_node: int, json: Path | None) -> None:
     from deadpool.control.event_loop import collect_seldom
@@ -31,4 +33,4 @@ def measure(nodes: int, per_node: int, json: Path | None) -> None:
     for name, each in recovery["by_type"].items():
         print(f"  {name:13} {each['messages']:7} messages {each['bytes']:10} bytes {each['cpu_s']:8.3f} s")
     if json is not None:
-        json.write_text(json_format.dumps(report, indent=1), encoding="utf-8")
+        write_output(json, json_format.dumps(report, indent=1))

@@ -34,6 +34,8 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     from deadpool.errors import ConfigError
     from deadpool.owner_only import make_private_folder
 
+    if submission["warn_s"] < 0:
+        raise ConfigError(f"warn_s={submission['warn_s']} cannot be used: give at least 0")
     made = _job_script(submission, flags)
     if is_inside():
         raise ConfigError(

@@ -10,10 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.program import MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
 
 Script = Annotated[list[str], typer.Argument(help=SCRIPT_HELP)]
-RunDir = Annotated[Path, typer.Option(help="the job's run folder, which all nodes share")]
+RunDir = Annotated[
+    Path, typer.Option(parser=folder_given_as("--run-dir"), help="the job's run folder, which all nodes share")
+]
 Preload = Annotated[list[str] | None, typer.Option(metavar="PACKAGE", help=PRELOAD_HELP)]
 Srun = Annotated[
     list[str] | None,
@@ -61,7 +64,10 @@ def with_submission(*, submits: bool) -> Callable[[Callable[..., None]], Callabl
 
 
 def _parameters() -> list[inspect.Parameter]:
-    folder = typer.Option(help="folder that all nodes share (default: a new one under ./deadpool-runs)")
+    folder = typer.Option(
+        parser=folder_given_as("--run-dir"),
+        help="folder that all nodes share (default: a new one under ./deadpool-runs)",
+    )
     more = typer.Option(metavar="OPTION", help="any other option for sbatch, as in --sbatch=--nice=10")
     return [
         _keyword("script", Script),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -11,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED
 from deadpool.cli.options import with_settings
-from deadpool.cli.program import MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
+from deadpool.cli.program import EMPTY_SCRIPT, MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
 from deadpool.control.console import print_line
 from deadpool.setting import RUN
 
@@ -57,7 +59,8 @@ def ssh(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="folder for events and logs, here and on the machines (default: a new one under ./deadpool-runs)"
+            parser=folder_given_as("--run-dir"),
+            help="folder for events and logs, here and on the machines (default: a new one under ./deadpool-runs)",
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings below")] = None,
@@ -76,10 +79,12 @@ def ssh(
     from deadpool.control.run_dir import RunDir
     from deadpool.errors import ConfigError
 
-    if lease_s < _LEAST_LEASE_S or fan_out < 1:
-        raise ConfigError(
-            f"lease_s={lease_s:g}, fan_out={fan_out} cannot be used: give at least {_LEAST_LEASE_S:g} s, and at least 1"
-        )
+    if not _LEAST_LEASE_S <= lease_s < math.inf:
+        raise ConfigError(f"lease_s={lease_s:g} cannot be used: give at least {_LEAST_LEASE_S:g} s")
+    if fan_out < 1:
+        raise ConfigError(f"fan_out={fan_out} cannot be used: give at least 1")
+    if not script[0]:
+        raise ConfigError(EMPTY_SCRIPT)
     machines = read_hosts(hosts)
     settings, used = settle(flags, config, machines)
     words = ["-m", *script] if module else script

@@ -14,7 +14,7 @@ from deadpool.cli.run_argument import for_a_job
 if TYPE_CHECKING:
     from rich.table import Table
 
-_ADD_SPARE = "deadpool agent --spare --join HOST:PORT"
+_ADD_SPARE = "deadpool agent --spare --join HOST:PORT SCRIPT"
 
 
 @for_a_job()

@@ -25,16 +25,12 @@ def story(
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
-    from deadpool.cli.job_client import events_of, find_run_dir
-    from deadpool.errors import ConfigError
-    from deadpool.events import causes
+    from deadpool.cli.job_client import check_cause, events_of, find_run_dir
     from deadpool.story import recoveries
 
     folder = find_run_dir(run)
     records = events_of(folder)
-    known = causes(records)
-    if cause is not None and cause not in known:
-        raise ConfigError(f"cause={cause!r} is none of {folder.path}: give one of {', '.join(known) or 'another job'}")
+    check_cause(cause, records, folder)
     found = [r for r in recoveries(records) if cause in (None, r.cause)]
     if json:
         print(json_format.dumps([_as_json(recovery) for recovery in found], indent=2))

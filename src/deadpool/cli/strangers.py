@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from deadpool.cli.given_path import write_output
+
 if TYPE_CHECKING:
     from deadpool.chaos.strangers.trial import ScriptResult
 
@@ -34,7 +36,7 @@ def run_strangers(
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
     if json is not None:
-        json.write_text(json_format.dumps(figures, indent=2) + "\n")
+        write_output(json, json_format.dumps(figures, indent=2) + "\n")
     raise typer.Exit(_conclude(figures, folder))
 
 

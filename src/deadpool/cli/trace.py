@@ -23,12 +23,13 @@ def trace(
 ) -> None:
     """Send every completed recovery of a job, running or ended, to a tracing system: one trace each, with its phases
     and each rank's part. Sent twice, the spans have the same ids."""
-    from deadpool.cli.job_client import events_of, find_run_dir
+    from deadpool.cli.job_client import check_cause, events_of, find_run_dir
     from deadpool.metrics.spans import export, spans
     from deadpool.story import recoveries
 
     folder = find_run_dir(run)
     records = events_of(folder)
+    check_cause(cause, records, folder)
     found = [recovery for recovery in recoveries(records) if cause in (None, recovery.cause)]
     if not found:
         print("no completed recovery" + (f" with cause {cause}" if cause else ""))

@@ -8,7 +8,9 @@ from typing import Any
 
 from deadpool.environment import variable_of
 
-_SETTING = re.compile(r"(?<![\w-])([a-z][a-z0-9_]*)=")
+_SETTING = re.compile(r"(?<![\w-])([a-z][A-Za-z0-9_]*)=")
+_CAPITAL = re.compile(r"([A-Z])")
+"""Fields of objects of Kubernetes have them: nprocPerNode is --nproc-per-node."""
 _KINDS = {
     r"valid (int|integer)\b.*": "give a whole number",
     r"valid (float|number)\b.*": "give a number",
@@ -22,7 +24,8 @@ def as_given(text: str, words: Sequence[str], variables: Mapping[str, str]) -> s
     has its own name."""
 
     def name(found: re.Match[str]) -> str:
-        flag, variable = f"--{found[1].replace('_', '-')}", variable_of(found[1])
+        snake = _CAPITAL.sub(r"_\1", found[1]).lower()
+        flag, variable = f"--{snake.replace('_', '-')}", variable_of(snake)
         if any(word == flag or word.startswith(f"{flag}=") for word in words):
             return f"{flag}="
         return f"{variable}=" if variable in variables else found[0]

@@ -29,7 +29,7 @@ def bulk_cpus(given: str, system: Path = SYSTEM) -> frozenset[int]:
     chosen = parse_cpus(given) & usable
     if not chosen:
         known = ",".join(map(str, sorted(usable)))
-        raise ConfigError(f"bulk_cpus={given!r} cannot be used: this node's agent may use the CPUs {known}")
+        raise ConfigError(f"bulk_cpus={given!r} cannot be used: give some of this node's CPUs, {known}")
     return chosen
 
 

@@ -345,7 +345,7 @@ class CoordinatorServer:
         try:
             scheme = Scheme.parse(text) if text != AUTO else None
         except ValueError as error:
-            return Answer(body={}, error=str(error))
+            return Answer(body={}, error=f"scheme={text!r} cannot be used: {error}")
         schemes = core.protection.schemes
         refusal = schemes.refusal(scheme) if scheme is not None else schemes.refusal_to_choose()
         if refusal is not None:
@@ -404,6 +404,10 @@ class CoordinatorServer:
             case "stop":
                 self.stop("asked to stop")
                 return Answer(body={})
+            case "pool_status" | "add_job" | "remove_job":
+                return Answer(
+                    body={}, error="this is the run folder of a job, and no pool: give the pool's folder as --pool"
+                )
             case _:
                 known = "status, kill, drain, replace, protect, durable, audit, doctor or stop"
                 return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

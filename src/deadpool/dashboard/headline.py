@@ -11,7 +11,7 @@ from deadpool.event_types import BY_NAME
 
 Status = dict[str, Any]
 _RATE_WINDOW_S = 600.0
-_ADD_SPARE = "Start a spare: deadpool agent --spare --join HOST:PORT"
+_ADD_SPARE = "Start a spare: deadpool agent --spare --join HOST:PORT SCRIPT"
 _WAITS = {
     "awaiting_spare": "waiting for a spare",
     "awaiting_return": "waiting for nodes to return",

@@ -77,10 +77,7 @@ class DashboardServer:
             await self._listen(host, port)
         except (OSError, OverflowError) as error:
             await self._runner.cleanup()
-            what = "is in use" if getattr(error, "errno", None) == errno.EADDRINUSE else f"cannot be used ({error})"
-            raise ConfigError(
-                f"port={port} at {host} {what}: give another one of at most {LAST_PORT}, or 0 for any free one"
-            ) from error
+            raise ConfigError(f"port={port} at {host} {_why_not(error)}") from error
         own_host, own_port = self._runner.addresses[0][:2]
         return f"http://{own_host}:{own_port}/"
 
@@ -147,6 +144,16 @@ class DashboardServer:
             except ConnectionError:
                 break
         return response
+
+
+def _why_not(error: OSError | OverflowError) -> str:
+    if isinstance(error, OverflowError):
+        return f"cannot be used: give another one of at most {LAST_PORT}, or 0 for any free one"
+    if error.errno == errno.EADDRINUSE:
+        return "is in use: give another one, or 0 for any free one"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "is only for the superuser: give one of at least 1024, or 0 for any free one"
+    return f"cannot be used ({error.strerror or error}): give an address of this machine as --host"
 
 
 def _aiohttp_web() -> Any:

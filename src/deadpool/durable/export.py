@@ -105,8 +105,12 @@ def _choose(store: Store, name: str | None) -> Manifest:
     complete = complete_ones(store)
     found = next((each for each in complete if name in (None, each.name)), None)
     if found is None:
-        known = f": there are {', '.join(each.name for each in complete)}" if complete else ""
-        raise ConfigError(f"there is no complete checkpoint{f' {name}' if name else ''}{known}")
+        known = (
+            f"give one of {', '.join(each.name for each in complete)}"
+            if complete
+            else "give what the job has as --durable"
+        )
+        raise ConfigError(f"there is no complete checkpoint{f' {name}' if name else ''} there: {known}")
     return found
 
 

@@ -33,9 +33,10 @@ EVENTS = (
     EventType(
         name="no_spare",
         meaning="The last spare is gone or has taken ranks.",
-        action="Start one (`deadpool agent --spare --join HOST:PORT`); without one the job pauses after the next loss.",
+        action="Start one (`deadpool agent --spare --join HOST:PORT SCRIPT`); without one the job pauses after the "
+        "next loss.",
         fields={"reason": "the same in words"},
-        console="NO SPARE: {reason}; add one with: deadpool agent --spare --join HOST:PORT",
+        console="NO SPARE: {reason}; add one with: deadpool agent --spare --join HOST:PORT SCRIPT",
     ),
     EventType(
         name="returned",
@@ -61,10 +62,10 @@ EVENTS = (
     EventType(
         name="not_quarantined",
         meaning="A node had too many faults, but no healthy spare could take its ranks, so it keeps them.",
-        action="Start a spare: `deadpool agent --spare --join HOST:PORT`.",
+        action="Start a spare: `deadpool agent --spare --join HOST:PORT SCRIPT`.",
         fields={"node": "its name", "reason": "its faults"},
         console="node {node} should be quarantined ({reason}), but there is no spare, so it keeps its ranks; add one "
-        "with: deadpool agent --spare --join HOST:PORT",
+        "with: deadpool agent --spare --join HOST:PORT SCRIPT",
     ),
     EventType(
         name="lease_taken",

@@ -103,9 +103,10 @@ EVENTS = (
     EventType(
         name="awaiting_spare",
         meaning="A lost node cannot be replaced, because no spare is there; the job is paused.",
-        action="Start one (`deadpool agent --spare --join HOST:PORT`) before the time is over; then the job ends.",
+        action="Start one (`deadpool agent --spare --join HOST:PORT SCRIPT`) before the time is over; then the job "
+        "ends.",
         fields={"reason": "which position is empty", "deadline_s": "how long it waits (`--spare-wait-s`)"},
-        console="WAITING up to {deadline_s} s: {reason}; add one with: deadpool agent --spare --join HOST:PORT",
+        console="WAITING up to {deadline_s} s: {reason}; add one with: deadpool agent --spare --join HOST:PORT SCRIPT",
     ),
     EventType(
         name="awaiting_return",

@@ -18,7 +18,8 @@ EVENTS = (
         meaning="A node is lost, no spare is left, and the job was started with `--without-spare shrink`: other ranks "
         "do the work of its ranks, with the same data. Steps take longer. From the first such step on losses differ "
         "from those of an undisturbed job by rounding.",
-        action="Start a spare when there is one: `deadpool agent --spare --join HOST:PORT`. The job grows by itself.",
+        action="Start a spare when there is one: `deadpool agent --spare --join HOST:PORT SCRIPT`. The job grows by "
+        "itself.",
         fields=_FIELDS,
         console="SHRUNK to {nodes} of {of} nodes at step {step}: ranks {carried} are carried; not bit-identical from "
         "step {inexact_from} on",

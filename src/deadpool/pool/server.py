@@ -96,7 +96,7 @@ class PoolServer:
                 return self._add(ask.arguments)
             case "remove_job":
                 return self._remove(str(ask.arguments.get("name")))
-        return Answer(body={}, error=f"{ask.what} is nothing that a pool is asked: this is no coordinator of a job")
+        return Answer(body={}, error="this is the folder of a pool, and no job: give the run folder of a job")
 
     def _add(self, arguments: dict[str, Any]) -> Answer:
         try:

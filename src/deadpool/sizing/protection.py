@@ -53,9 +53,9 @@ def parse_scheme(text: str) -> Scheme:
     """What `deadpool run --protect` takes, and copies of something."""
     try:
         scheme = coding.Scheme.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"protect={text!r} cannot be used: {error}") from error
-    if not scheme.losses:
+    except ValueError:
+        scheme = None
+    if scheme is None or not scheme.losses:
         raise ConfigError(f"protect={text!r} cannot be used: give copies=1 or more, or rs(K,M) such as rs(8,2)")
     return Scheme(scheme.losses, scheme.data)
 

@@ -94,7 +94,7 @@ def _news(model: Model) -> str:
         return f"QUARANTINED: {', '.join(bad)}: check the machine, then drain it"
     if not model.status["spares"]:
         then = "shrinks or waits" if model.status["size"]["may_shrink"] else "waits"
-        return f"NO SPARE: after a loss the job {then}; add one: deadpool agent --spare --join HOST:PORT"
+        return f"NO SPARE: after a loss the job {then}; add one: deadpool agent --spare --join HOST:PORT SCRIPT"
     return ""
 
 

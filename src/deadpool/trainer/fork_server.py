@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
 import random
 import signal
@@ -163,13 +164,19 @@ def _import_trainer() -> str | None:
     return None
 
 
+def _is_absent(package: str) -> bool:
+    """Without importing anything: a package in another one is judged by the outer one."""
+    return not package or importlib.util.find_spec(package.partition(".")[0] or "-") is None
+
+
 def _preload(packages: list[str]) -> str | None:
     """The reason why a package cannot be preloaded, if there is one."""
     for package in packages:
         try:
             importlib.import_module(package)
         except BaseException as error:  # a package may raise anything while it is imported
-            traceback.print_exc()
+            if not (isinstance(error, ImportError | ValueError) and _is_absent(package)):
+                traceback.print_exc()  # of the package's own code
             return f"preload={package!r} cannot be imported: {type(error).__name__}: {error}"
         if threading.active_count() > 1 or torch.cuda.is_initialized():
             return f"preload={package!r} starts threads or CUDA when it is imported: forked trainers would lack them"

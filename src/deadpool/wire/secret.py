@@ -22,6 +22,8 @@ def read_secret(default: Path | None = None) -> bytes:
     """From the environment, from the file it names, or from `default`."""
     if SECRET_VARIABLE in os.environ:
         return _checked(os.environ[SECRET_VARIABLE].encode(), SECRET_VARIABLE)
+    if os.environ.get(SECRET_FILE_VARIABLE) == "":
+        raise ConfigError(f"{SECRET_FILE_VARIABLE} is empty: set it to a file that holds the job's secret, or unset it")
     path = Path(os.environ[SECRET_FILE_VARIABLE]) if SECRET_FILE_VARIABLE in os.environ else default
     if path is None:
         raise ConfigError(f"the job's secret is unknown: set {SECRET_FILE_VARIABLE} to a file that holds it")

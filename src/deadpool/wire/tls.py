@@ -38,6 +38,8 @@ def load_tls(mode: str, *, serving: bool) -> Tls | None:
         return None
     if mode == EPHEMERAL:
         return _ephemeral(serving)
+    if not mode:
+        raise ConfigError("tls='' cannot be used: give off, ephemeral, or a folder with cert.pem, key.pem and ca.pem")
     return _own(Path(mode))
 
 
@@ -76,7 +78,7 @@ _FILES = ("cert.pem", "key.pem", "ca.pem")
 def _own(folder: Path) -> Tls:
     if missing := [name for name in _FILES if not (folder / name).is_file()]:  # ssl does not say which one
         raise ConfigError(
-            f"tls={str(folder)!r} cannot be used: {', '.join(missing)} is not there. Give off, ephemeral, or a folder "
+            f"tls={str(folder)!r} cannot be used: it has no {', no '.join(missing)}. Give off, ephemeral, or a folder "
             f"with {', '.join(_FILES)}"
         )
     try:

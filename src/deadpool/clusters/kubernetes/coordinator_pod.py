@@ -18,7 +18,9 @@ def place(settings: JobConfig, index: int) -> JobConfig:
     """The settings with the address that the list of coordinators has for this one."""
     places = settings.coordinator_places
     if not 0 <= index < len(places):
-        raise ConfigError(f"index={index} cannot be used: coordinators={settings.coordinators!r} has {len(places)}")
+        raise ConfigError(
+            f"index={index} cannot be used: give a place in coordinators={settings.coordinators!r}, from 0 on"
+        )
     own = Address.parse(places[index])
     return dataclasses.replace(settings, host=own.host, port=own.port)
 

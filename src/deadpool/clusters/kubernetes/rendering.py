@@ -13,6 +13,7 @@ from deadpool.errors import ConfigError
 
 _BUDGETS_SINCE = (1, 21)
 _LARGEST_SCRIPT_BYTES = 900_000
+_VALUES = "file with a YAML mapping of fields of a job"
 
 
 def read_values(path: Path | None) -> dict[str, Any]:
@@ -21,10 +22,11 @@ def read_values(path: Path | None) -> dict[str, Any]:
     yaml = _yaml()
     try:
         read = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"values {path} cannot be read: {error}") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise ConfigError(f"values={str(path)!r} cannot be read: {reason}. Give a {_VALUES}") from error
     if not isinstance(read, dict):
-        raise ConfigError(f"values {path} cannot be used: give a YAML mapping with fields of a job")
+        raise ConfigError(f"values={str(path)!r} cannot be used: give a {_VALUES}")
     return read
 
 
@@ -33,7 +35,10 @@ def read_script(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"script={str(path)!r} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"script={str(path)!r} cannot be read: {reason}. Give the path of a script") from error
+    if not text:
+        raise ConfigError(f"script={str(path)!r} is empty: give the path of a training script")
     if len(text.encode()) > _LARGEST_SCRIPT_BYTES:
         raise ConfigError(f"script={str(path)!r} has more than {_LARGEST_SCRIPT_BYTES} bytes: put it into the image")
     return text

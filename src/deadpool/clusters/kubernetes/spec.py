@@ -151,7 +151,7 @@ class JobSpec:
         if not self.image:
             raise ConfigError("image='' cannot be used: give the image that the pods run")
         if not self.program and not self.script:
-            raise ConfigError("program=[] cannot be used: give the training script and its arguments")
+            raise ConfigError("program=[] cannot be used: name the training script, as the image has it")
         if misplaced := sorted(_SET_ELSEWHERE & set(self.settings)):
             raise ConfigError(f"settings.{misplaced[0]} cannot be used: it follows from the other fields of the job")
         self._job_config()

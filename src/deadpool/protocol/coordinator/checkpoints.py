@@ -78,7 +78,11 @@ class Checkpoints:
 
     def refusal(self) -> str | None:
         """Why no checkpoint can be asked for; None: one can."""
-        return None if self._settings is not None else "this job was started without --durable"
+        return (
+            None
+            if self._settings is not None
+            else "this job was started without --durable, which a new start with --durable changes"
+        )
 
     @property
     def failing(self) -> tuple[int, str] | None:

@@ -40,7 +40,8 @@ class DrainRequests:
         if not job.can_drain:
             return f"the job is {job.phase.value}: ask again when it runs"
         if not any(each.is_spare for each in members.values()):
-            return f"there is no spare to take the ranks of node {node}: start one with: deadpool agent --spare --join"
+            start = "deadpool agent --spare --join HOST:PORT SCRIPT"
+            return f"there is no spare to take the ranks of node {node}: start one with: {start}"
         return None
 
     def _leaves_at_once(self, member: Member) -> bool:

@@ -69,9 +69,9 @@ class SchemeChanges:
         """Why snapshots cannot be protected in this way; None: they can."""
         job, losses = self._job, scheme.losses
         if losses >= job.layout.positions:
-            return f"{scheme} needs more nodes than may be lost at once: the job has {job.layout.positions}"
+            return f"{scheme} needs more than the {job.layout.positions} nodes of this job: give a smaller N or M"
         if not losses and job.layout.positions > 1:
-            return f"{scheme} keeps no copy on another node"
+            return f"{scheme} keeps no copy on another node: give copies=1 or more"
         if scheme.is_coded and job.carried:
             return "some ranks are carried by others, which needs whole copies: wait until the job has grown again"
         if job.carried and scheme.copies >= (left := len(set(job.seats))):
@@ -82,7 +82,8 @@ class SchemeChanges:
         """Why the job cannot choose its scheme by itself; None: it can."""
         if self._adaptation is not None and self._adaptation.bounds.coded is not None:
             return None
-        return 'the job may not choose: it was started without a coded scheme in --protect-at-most, as in "rs(4,1)"'
+        why = "it was started without rs(K,M) in --protect-at-most"
+        return f"the job may not choose, for {why}: give --scheme copies=N or rs(K,M)"
 
     def on_asked(self, scheme: Scheme | None, now: float) -> None:
         """A person overrules the job's own choice or, with None, lets it choose again."""

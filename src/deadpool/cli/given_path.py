@@ -1,0 +1,44 @@
+"""Folders and files that are given on the command line: what cannot be used is refused before any work is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from deadpool.errors import ConfigError
+
+
+def folder_given_as(name: str) -> Callable[[str], Path]:
+    """For typer, which takes an empty text for the current folder."""
+
+    def path(text: str) -> Path:
+        if not str(text):
+            raise ConfigError(
+                f"{name} is empty, perhaps from a variable of the shell that is not set: give a folder, or leave it out"
+            )
+        return Path(text)
+
+    return path
+
+
+def check_output(file: Path | None, name: str) -> None:
+    """That a file can be written there. A command that works for minutes says so before that. The folder may have to be
+    made; None: no file is wanted."""
+    if file is None:
+        return
+    place = next(each for each in file.absolute().parents if each.exists())
+    if file.is_dir():
+        reason = "it is a folder"
+    elif not place.is_dir():
+        reason = f"{place} is a file"
+    elif not os.access(file if file.exists() else place, os.W_OK):
+        reason = "this user cannot write there"
+    else:
+        return
+    raise ConfigError(f"{name}={str(file)!r} cannot be used: {reason}. Give the path of a file that can be written")
+
+
+def write_output(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
