@@ -1,4 +1,4 @@
-"""`deadpool.protect`, the one call that a script adds before its loop. Whole jobs with it: tests/e2e/test_examples.py."""
+"""`deadpool.protect`, the one call that a script adds before its loop. tests/e2e/test_examples.py has whole jobs."""
 
 from __future__ import annotations
 
