@@ -266,7 +266,7 @@ class ProtectedState:
         """Gives a survivor the tensors and the memory of its last boundary back; a newcomer has none."""
         if self._plan is not None:
             self._structure.put_back()
-            put_memory_back(self._plan, self._objects)
+            put_memory_back(self._plan, self._objects, without=self._structure.shards)
 
     def leave_restore(self) -> None:
         """Abandons a restore. No slot is read any more when this returns."""
