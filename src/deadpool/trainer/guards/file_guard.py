@@ -115,7 +115,7 @@ class FileGuard:
         recording = self._session.recordings.get(self._session.rank) if self._is_before_loop else None
         began = recording.loop_began if recording is not None else 0.0
         if began and self._is_of_job(path) and _was_written_after(path, began):
-            found = f"A process that takes a rank reads {path} before its loop, and the job has written it in its loop."
+            found = f"Before its loop a process that takes a rank reads {path}, written after the job's loop had begun."
             self._report(READ, found, Rule.FILES_FROM_LOOP)
 
     def _overwrites(self, path: str) -> bool:
