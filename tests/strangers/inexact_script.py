@@ -246,11 +246,25 @@ def told(script: Script, text: str) -> None:
         file.write(json.dumps(text) + "\n")
 
 
+def reads_own_file(script: Script) -> None:
+    """Rank 0 writes down how far it is, and whoever begins goes on from there if something is written."""
+    state = script.out / "state.json"
+    told(script, f"begins at {json.loads(state.read_text()) if state.exists() else 0}")
+    job, batches = script.protect(), forever(script.loader)
+    for step in job.steps(STEPS):
+        with step:
+            script.train(next(batches))
+            if script.pool.rank == 0 and not step.dry:
+                (script.out / "new").write_text(json.dumps(step.number))
+                (script.out / "new").replace(state)
+            script.die(step)
+
+
 KINDS: dict[str, Callable[[Script], None]] = {
     kind.__name__: kind
     for kind in (
         *(zip1, nextsteps, zip2, accum3, accum_in_step, plainloader, asynchandle, cut_handle),
-        *(forkexit, forked_to_the_end, cleandir, cleandir_loudly, cleandir_once, openw),
+        *(forkexit, forked_to_the_end, cleandir, cleandir_loudly, cleandir_once, openw, reads_own_file),
     )
 }
 

@@ -164,3 +164,13 @@ def test_who_joins_opens_files_of_the_job_elsewhere_and_appends_to_them_once_it_
     assert list(dict.fromkeys(lines)) == ["begin", *(str(number) for number in range(8))]  # some may have been redone
     assert (tmp_path / "out" / "config.json").read_text() == "{}"
     assert {event["rule"] for event in findings(events)} == {"files_before_loop"}
+
+
+def test_file_of_the_loop_that_a_newcomer_reads_is_named(tmp_path, shared):
+    code, events = run("reads_own_file", tmp_path, shared, "--marker", str(tmp_path / "victim"))
+    assert code == 0
+    lines = (tmp_path / "out" / "told1.jsonl").read_text().splitlines()
+    assert lines[0] == '"begins at 0"' and lines[1:] not in ([], ['"begins at 0"'])
+    (finding,) = findings(events)
+    assert (finding["rule"], finding["rank"]) == ("files_from_loop", 1)
+    assert str(tmp_path / "out" / "state.json") in finding["found"] and "first_start" in finding["remedy"]

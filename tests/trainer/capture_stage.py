@@ -114,7 +114,7 @@ class Stage:
     def __init__(self, twin: DeviceTwin, *, granted: int = SLOTS, every: int = 1) -> None:
         torch.manual_seed(0)
         self.twin, self.session = twin, SessionTwin()
-        self.model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
+        self.model = self.make_model()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.train()
         self.state = ProtectedState(
@@ -131,6 +131,9 @@ class Stage:
         core.declare(self.state.measure())
         self.session.grant(granted)
         self.job._begin()
+
+    def make_model(self) -> Any:
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
 
     def step(self) -> None:
         """One step of the script's, with its boundary."""

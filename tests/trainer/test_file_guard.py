@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from deadpool.environment import FIRST_START_VARIABLE
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Rehearse, Seat
+from deadpool.protocol.messages import Recording, Rehearse, Seat
 from deadpool.protocol.topology import Schedule
 from deadpool.trainer import first_start
 from deadpool.trainer.guards.file_guard import FileGuard
 from deadpool.trainer.guards.job_folders import JobFolders
+from deadpool.trainer.guards.rules import Rule
 
 FOUNDING, LATER = Generation(1, 1), Generation(1, 2)
 VERSION = Version(FOUNDING, 4)
@@ -27,6 +31,8 @@ def seat(generation: Generation = FOUNDING, resume: Version | None = None) -> Se
     return Seat(generation=generation, cause="start", rank=0, resume=resume, schedule=Schedule(every=1, rests=0))
 
 
+LOOP_BEGAN = time.time() + 3600.0
+RECORDING = Recording(rank=0, start=FOUNDING, complete=True, book=b"-", loop_began=LOOP_BEGAN)
 REHEARSE = Rehearse(generation=FOUNDING, trainer="n0.0", rank=0)
 
 
@@ -38,6 +44,7 @@ class Reports:
 
     def report(self, rule: object, found: str, *, kind: str) -> None:
         assert found.endswith(".")
+        assert (rule == Rule.FILES_FROM_LOOP) == (kind == "read")
         self.kinds.append(kind)
 
 
@@ -59,9 +66,11 @@ def begin(tmp_path, monkeypatch) -> Iterator[Prepare]:
     def begin(role: Seat | Rehearse) -> Reports:
         reports = Reports()
         first_start.set_environment_for(role)
-        guards.append(FileGuard(SimpleNamespace(role=role, playing=role, findings=reports)))  # type: ignore[arg-type]
+        session = SimpleNamespace(role=role, playing=role, findings=reports, rank=0, recordings={0: RECORDING})
+        guards.append(FileGuard(session))  # type: ignore[arg-type]
         guards[-1].begin(["train.py"])
         reports.end = guards[-1].end  # type: ignore[attr-defined]
+        reports.enter_dry_steps = guards[-1].enter_dry_steps  # type: ignore[attr-defined]
         return reports
 
     yield begin
@@ -199,6 +208,64 @@ def test_process_that_a_newcomer_forks_writes_its_files_once_that_is_live(begin)
     os.close(read)
     os.close(write)
     assert Path("log").read_text() == "of the child\n"
+
+
+def written_in_the_loop(path: str) -> None:
+    """As by the live rank, after its loop has begun."""
+    os.utime(path, (LOOP_BEGAN + 1.0, LOOP_BEGAN + 1.0))
+
+
+def save(path: str) -> None:
+    torch.save({"best": 1}, path)
+
+
+READING: dict[str, Callable[[], object]] = {
+    "open": lambda: Path("log").open().close(),
+    "to change it": lambda: Path("log").open("r+").close(),
+    "descriptor": lambda: os.close(os.open("log", os.O_RDONLY)),
+    "torch.load": lambda: torch.load("best.pt"),
+    "numpy.load": lambda: np.load("best.npy"),
+    "link": lambda: Path("latest").read_text(),
+}
+
+
+@pytest.mark.parametrize("call", READING.values(), ids=READING)
+@pytest.mark.parametrize("role", [REHEARSE, seat(LATER, VERSION)], ids=["rehearsal", "newcomer"])
+def test_what_the_loop_has_written_is_named_where_it_is_read_before_a_loop(begin, call, role):
+    save("best.pt")
+    np.save("best.npy", np.zeros(2))
+    Path("latest").symlink_to("log")
+    reports = begin(role)
+    call()
+    assert reports.kinds == []
+    for each in ("log", "best.pt", "best.npy"):
+        written_in_the_loop(each)
+    call()
+    assert set(reports.kinds) == {"read"}
+
+
+@pytest.mark.parametrize("role", [seat(), seat(LATER), seat(resume=VERSION)], ids=["first", "again", "earlier run"])
+def test_who_does_not_join_reads_what_it_wants(begin, role):
+    reports = begin(role)
+    written_in_the_loop("log")
+    Path("log").read_text()
+    assert reports.kinds == []
+
+
+def test_what_is_not_read_before_the_loop(begin, tmp_path):
+    """Logs that are appended to, files of its own, those that are nobody's, and what a dry step reads."""
+    (tmp_path / "outside").write_text("a")
+    reports = begin(REHEARSE)
+    Path("own").write_text("a")
+    for each in ("log", "own", "../outside"):
+        written_in_the_loop(each)
+    for mode in ("a", "a+"):
+        Path("log").open(mode).close()
+    for each in ("own", "../outside"):
+        Path(each).read_text()
+    reports.enter_dry_steps()
+    Path("log").read_text()
+    assert reports.kinds == []
 
 
 def test_folders_of_the_job(tmp_path, monkeypatch):

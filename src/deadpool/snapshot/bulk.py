@@ -19,7 +19,7 @@ from deadpool.snapshot.layout import BulkRegion, Packer, SlotLayout, TensorEntry
 from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, describe
 from deadpool.snapshot.placement import dtensor_spec_of
 from deadpool.snapshot.plan_check import PlanCheck
-from deadpool.snapshot.tensors import local_part, require_storable
+from deadpool.snapshot.tensors import local_part, require_storable, shard_in
 
 StateKeys = dict[str, dict[int, tuple[Any, ...]]]
 
@@ -40,11 +40,13 @@ class CopyPlan:
     """Live tensors in canonical order, and their places in a slot.
 
     `locals` share memory with the live tensors but are other objects: so a framework that puts other data under a
-    parameter during forward does not change what is copied. For buffers they are the clones.
+    parameter during forward does not change what is copied. For buffers they are the clones. `shards` are the objects
+    inside of DTensors.
     """
 
     live: tuple[LiveTensor, ...]
     locals: dict[Key, Tensor]
+    shards: dict[Key, Tensor]
     layout: SlotLayout
     encoded_layout: bytes
     check: PlanCheck
@@ -108,12 +110,13 @@ class BulkScanner:
             require_storable(item.tensor, describe(item.key))
         ordered = sorted(live, key=_packing_order)
         locals_ = {item.key: local_part(item.tensor) for item in live}
+        shards = {item.key: shard for item in live if (shard := shard_in(item.tensor)) is not None}
         locals_ |= self._stage.allocate([(item.key, item.tensor) for item in ordered if item.key[0] == "buffer"])
         packer = Packer()
         entries = tuple(self._entry(item, locals_[item.key], packer) for item in ordered)
         layout = SlotLayout(entries=entries, state_keys=state_keys, ranks=self._ranks.all())
         check = PlanCheck.of(self._params, self._objects.optimizers)
-        return CopyPlan(tuple(live), locals_, layout, encode_layout(layout), check, signature_of(buffers))
+        return CopyPlan(tuple(live), locals_, shards, layout, encode_layout(layout), check, signature_of(buffers))
 
     def _entry(self, item: LiveTensor, local: Tensor, packer: Packer) -> TensorEntry:
         region: BulkRegion = "unique" if item.sharded or id(item.param) not in self._in_replica_region else "replica"

@@ -1,8 +1,7 @@
 """Sorts the objects that pool.protect() got by kind, and checks them. It does not change the live objects it holds.
 
 Parameters are collected here, and once more where a script has put others in their places (structure.py). During a
-forward pass FSDP2 registers the gathered tensors, but the job's state consists of the sharded originals: a parameter
-that is a DTensor stays the one that was found first.
+forward pass FSDP2 registers the gathered tensors, but the job's state consists of the sharded originals.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from deadpool.errors import ConfigError
 from deadpool.snapshot.loaders import with_position
 from deadpool.snapshot.optimizers import optimizers_in, require_nothing_beside, scalers_of
 from deadpool.snapshot.tensor_dict import Entries, TensorDict, is_tensor_dict
-from deadpool.snapshot.tensors import is_dtensor
 
 Key = tuple[str, str, str | int, Any]
 """("param", keyword, name, ""), ("state", keyword, index of the parameter, key in optimizer.state) or
@@ -161,11 +159,11 @@ def collect_params(
     modules: dict[str, nn.Module], optimizers: dict[str, ProtectedOptimizer], known: Mapping[Key, Tensor]
 ) -> dict[Key, Tensor]:
     """Returns every parameter once, under its first name: parameters may be tied, and modules may be passed twice.
-    Those that are `known` as DTensors are taken from there."""
+    Those that are `known` are taken from there."""
     params: dict[Key, Tensor] = {}
     seen: set[int] = set()
     for key, found in _all_params(modules, optimizers):
-        param = known[key] if key in known and is_dtensor(known[key]) else found
+        param = known.get(key, found)
         if id(param) not in seen:
             seen.add(id(param))
             params[key] = param

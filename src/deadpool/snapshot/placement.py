@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deadpool.errors import StateError
 from deadpool.snapshot.layout import DTensorSpec
-from deadpool.snapshot.tensors import is_dtensor
+from deadpool.snapshot.tensors import is_dtensor, local_part
 
 
 def dtensor_spec_of(tensor: Tensor, name: str) -> DTensorSpec | None:
@@ -50,6 +50,11 @@ def make_dtensor(local: Tensor, dtensor_spec: DTensorSpec, param: Tensor, name: 
         shape=torch.Size(shape),
         stride=stride,
     )
+
+
+def clone(tensor: Tensor, name: str) -> Tensor:
+    local, dtensor_spec = local_part(tensor).clone(), dtensor_spec_of(tensor, name)
+    return local if dtensor_spec is None else make_dtensor(local, dtensor_spec, tensor, name)
 
 
 def _placement_value(placement: Any, name: str) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ from deadpool.snapshot.bulk import BulkScanner, CopyPlan, find_live
 from deadpool.snapshot.checkpoint_names import RankSets
 from deadpool.snapshot.checksums import StateHasher
 from deadpool.snapshot.copying import Boundary, BulkCopier, MakeLane, make_lane
+from deadpool.snapshot.expanded import LoadedApart, memory_to_load, write_apart
 from deadpool.snapshot.freed_state import FreedState
 from deadpool.snapshot.host_state import HostState
 from deadpool.snapshot.layout import decode_layout, join_record, split_record
@@ -50,6 +51,7 @@ class Restoring:
 
     load: SlotLoad
     targets: dict[Key, Tensor]
+    apart: list[LoadedApart]
     host: dict[str, dict[str, bytes]]
 
 
@@ -244,14 +246,15 @@ class ProtectedState:
         targets = prepare_targets(self._objects, self._trees, layout, placements)
         self._host.place_buffers(placements)
         self._scanner.adopt(layout)
-        live = {key: dense_part(local_part(target)) for key, target in targets.items()}
-        portions = make_portions(layout.entries, live, np.frombuffer(slot, np.uint8), geometry)
-        return Restoring(SlotLoad(portions, self._copier.load), targets, host)
+        memory, apart = memory_to_load(targets)
+        portions = make_portions(layout.entries, memory, np.frombuffer(slot, np.uint8), geometry)
+        return Restoring(SlotLoad(portions, self._copier.load), targets, apart, host)
 
     def finish_restore(self, restoring: Restoring, progress: Progress | None = None) -> int:
         """Finishes a restore whose snapshot is complete in the slot. Returns how many bytes were loaded before."""
         early_bytes = restoring.load.finish(progress)
         self._copier.await_loaded()
+        write_apart(restoring.apart)
         announce_write(restoring.targets.values())
         self._host.restore(restoring.host)
         self._stage.match_snapshot(frozenset(key for key in restoring.targets if key[0] == "buffer"))
@@ -263,7 +266,7 @@ class ProtectedState:
         """Gives a survivor the tensors and the memory of its last boundary back; a newcomer has none."""
         if self._plan is not None:
             self._structure.put_back()
-            put_memory_back(self._plan, self._objects)
+            put_memory_back(self._plan, self._objects, without=self._structure.shards)
 
     def leave_restore(self) -> None:
         """Abandons a restore. No slot is read any more when this returns."""
@@ -324,7 +327,7 @@ class ProtectedState:
     def free_parked(self) -> FreedState:
         """Gives back the memory of parameters and optimizer state, whose contents are lost. Before the next restore it
         has to be allocated again. What was planned with the old addresses is forgotten."""
-        freed = FreedState(local_part(item.tensor).detach() for item in find_live(self._objects)[0])
+        freed = FreedState(dense_part(local_part(item.tensor)) for item in find_live(self._objects)[0])
         self._plan, self._start = None, None
         self._scanner.forget()
         self._copier.release()

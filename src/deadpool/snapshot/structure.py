@@ -5,12 +5,14 @@ new tensor is the parameter, and snapshots have to contain it. So at each bounda
 compared with those of the boundary before, by identity and without an object per tensor, and parameters are collected
 anew where they differ. A step that was cut off may have exchanged some too: a survivor gets those of the boundary back.
 
-Parameters that are DTensors are not followed: FSDP2 puts whole ones in their places during a forward pass.
+Parameters of FSDP2 are not followed: it puts whole ones in their places during a forward pass, and keeps shards of its
+own (trainer/guards/fsdp_shards.py). Other DTensors are parameters like any.
 """
 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -22,6 +24,7 @@ from torch.nn.parameter import is_lazy
 from deadpool.snapshot import cures
 from deadpool.snapshot.layout import SlotLayout
 from deadpool.snapshot.objects import Key, Objects, ProtectedOptimizer, collect_params, describe
+from deadpool.snapshot.placement import clone, dtensor_spec_of
 from deadpool.snapshot.tensors import is_dtensor
 
 _children_of = operator.attrgetter("_modules")
@@ -44,10 +47,16 @@ class _Moment:
     """The submodules, parameters and parameter groups of one moment."""
 
     def __init__(self, objects: Objects, sharded: frozenset[int] = frozenset()) -> None:
-        """`sharded`: ids of modules that had DTensors for parameters before, and may have gathered ones now."""
+        """`sharded`: ids of modules that had shards of FSDP2 for parameters before, and may have gathered ones now."""
         found = {id(each): each for module in objects.modules.values() for each in module.modules()}
         self.modules = list(found.values())
-        self.sharded = sharded | {id(each) for each in self.modules if any(map(_is_sharded, each._parameters.values()))}
+        gathering = {id(each): each for root in self.modules if _is_gathering(root) for each in root.modules()}
+        self.shards = {
+            id(param) for each in gathering.values() for param in filter(_is_sharded, each._parameters.values())
+        }
+        self.sharded = sharded | {
+            key for key, each in gathering.items() if any(map(_is_sharded, each._parameters.values()))
+        }
         self.owners = [each for each in self.modules if id(each) not in self.sharded]
         dicts = self._dicts()
         self.names: list[str] = list(chain.from_iterable(dicts))
@@ -87,6 +96,8 @@ class LiveStructure:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._boundary = _Moment(objects)
+        self.shards = frozenset(self._boundary.shards)
+        """The ids of the parameters of FSDP2."""
         self._first: _Moment | None = self._boundary  # that of protect(), until it is of no use any more
         self._first_shapes = {key: _shape(each) for key, each in objects.params.items()}
         self._first_counts = {name: len(_stepped([each])) for name, each in objects.optimizers.items()}
@@ -133,7 +144,7 @@ class LiveStructure:
         """Returns the objects with the parameters of this moment, which may be in the middle of a step."""
         if self.is_that_of_boundary:
             return self._objects
-        now = collect_params(self._objects.modules, self._objects.optimizers, self._objects.params)
+        now = collect_params(self._objects.modules, self._objects.optimizers, self._known_shards())
         return replace(self._objects, params=now)
 
     def forget_first(self) -> None:
@@ -193,12 +204,15 @@ class LiveStructure:
 
     def _collect(self) -> dict[int, Tensor]:
         known = dict(self._objects.params)
-        found = collect_params(self._objects.modules, self._objects.optimizers, known)
+        found = collect_params(self._objects.modules, self._objects.optimizers, self._known_shards())
         self._objects.params.clear()
         self._objects.params.update(found)
         self._boundary = _Moment(self._objects, self._boundary.sharded)
         here = {id(each) for each in found.values()}
         return {id(each): each for each in known.values() if id(each) not in here}
+
+    def _known_shards(self) -> dict[Key, Tensor]:
+        return {key: each for key, each in self._objects.params.items() if id(each) in self.shards}
 
     def _separate(self, key: Key, stored: set[Key]) -> None:
         """Gives the modules a new parameter where they have the one that this optimizer's key names."""
@@ -206,20 +220,28 @@ class LiveStructure:
         names = {id(each): name for name, each in self._objects.params.items()}
         if param is None or names.get(id(param)) not in stored:
             return  # the snapshot is of other parameters, which the caller finds
-        separate = nn.Parameter(param.detach().clone(), requires_grad=param.requires_grad)
+        separate = nn.Parameter(clone(param, describe(key)), requires_grad=param.requires_grad)
         for module in self._boundary.owners:
             for name, each in module._parameters.items():
                 if each is param:
                     module._parameters[name] = separate
 
 
-def _shape(param: Tensor) -> tuple[int, ...]:
+def _shape(param: Tensor) -> object:
     """A parameter of a lazy module has none yet, and is refused when its plan is made."""
-    return () if is_lazy(param) else tuple(param.shape)
+    if is_lazy(param):
+        return ()
+    return tuple(param.shape), dtensor_spec_of(param, "parameter")
 
 
 def _is_sharded(param: Tensor | None) -> bool:
     return param is not None and is_dtensor(param)
+
+
+def _is_gathering(module: nn.Module) -> bool:
+    """Does not import FSDP2: if it was not imported, no module was sharded."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, getattr(fsdp, "FSDPModule", ()))
 
 
 def _same(now: list[Any], before: list[Any]) -> bool:

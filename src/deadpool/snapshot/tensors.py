@@ -50,6 +50,19 @@ def local_address(tensor: Tensor) -> int:
         return _shard(tensor).data_ptr()
 
 
+def shard_in(tensor: Any) -> Tensor | None:
+    """Returns the object inside of a DTensor that has its local memory."""
+    return getattr(tensor, "_local_tensor", None) if is_dtensor(tensor) else None
+
+
+def set_local_part(tensor: Any, memory: Tensor) -> None:
+    """Puts other memory under the tensor. An assignment to `.data` of a DTensor does not change its local part."""
+    if is_dtensor(tensor):
+        tensor._local_tensor = memory
+    else:
+        tensor.data = memory
+
+
 def _shard(dtensor: Any) -> Tensor:
     shard: Tensor = dtensor.to_local()
     return shard

@@ -12,6 +12,7 @@ The recording is sent before the version that it belongs to is captured, so it e
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from deadpool.backend.collective_replay import CollectiveReplay
@@ -32,6 +33,7 @@ class RecordingSchedule:
         self._replay = CollectiveReplay()
         self._start: Generation | None = None  # the generation in which the recording began that is made or replayed
         self._unpacked: tuple[Recording, RecordedCollectives] | None = None  # the message read last, and its content
+        self._loop_began = 0.0
         self._is_replayed = False
         self._has_waited = False
 
@@ -47,6 +49,7 @@ class RecordingSchedule:
 
     def enter_loop(self) -> None:
         self._replay.mark()
+        self._loop_began = time.time()
         if self._replay.is_recording:
             self._send(self._replay.recorded, complete=False)
         elif torch_check.is_plain():  # a void one, so nobody rehearses with it
@@ -74,6 +77,7 @@ class RecordingSchedule:
         self._replay.end()
         recordings = self._recordings() or self._lost_recordings()
         self._start = recordings.start
+        self._loop_began = recordings.loop_began or self._loop_began
         if recordings.complete:
             if not recordings.torch:  # it came with a checkpoint: from here on it is of this torch
                 self._send(self._read(recordings), complete=True)
@@ -103,7 +107,14 @@ class RecordingSchedule:
             raise same_torch.different(recordings.torch, of=f"rank {rank} of the job")
 
     def _named(self, *, start: Generation, complete: bool, book: bytes) -> Recording:
-        return Recording(rank=self._session.rank, start=start, complete=complete, book=book, torch=same_torch.name())
+        return Recording(
+            rank=self._session.rank,
+            start=start,
+            complete=complete,
+            book=book,
+            loop_began=self._loop_began,
+            torch=same_torch.name(),
+        )
 
     # --- in a rehearsal ----------------------------------------------------------------------------------------------
 

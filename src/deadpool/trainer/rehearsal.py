@@ -28,6 +28,7 @@ def run(job: Job) -> Iterator[DryStep]:
     session = job.session
     rank = session.rank
     session.recording_schedule.enter_loop()
+    session.file_guard.enter_dry_steps()
     rehearsed = _dry_step_count(job)
     yield from _dry_steps(job, rehearsed)
     if isinstance(session.role, Rehearse):

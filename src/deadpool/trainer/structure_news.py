@@ -1,6 +1,6 @@
 """Names what a newcomer cannot have, at the first boundary where it shows: parameters that came, went or changed their
-shape after protect(), modules of another class, hooks and process groups of later steps, and optimizers that step
-protected parameters and are not protected.
+shape after protect(), other parameters in the places of FSDP2's, modules of another class, hooks and process groups of
+later steps, and optimizers that step protected parameters and are not protected.
 
 Survivors go on with such objects, but a newcomer has only what the script builds before its loop. So the job could not
 replace a lost rank from then on, and says so before it has to.
@@ -18,6 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from deadpool.snapshot import cures
 from deadpool.snapshot.state import ProtectedState
+from deadpool.trainer import torch_check
+from deadpool.trainer.adapters.fsdp2 import watch_shards
 from deadpool.trainer.guards.guard import is_due
 from deadpool.trainer.guards.rules import Rule
 from deadpool.trainer.guards.script_frames import is_of_script
@@ -26,6 +28,7 @@ from deadpool.trainer.session import Session
 _STRUCTURE = "Make all parameters before protect(), unused or frozen at first, and mask instead of removing."
 _MODULES = "Make all modules before protect(), and let a flag or a buffer decide which one the forward pass uses."
 _SHARED = "Assign them before protect(), or assign a clone."
+_SHARDS = "Write into the parameters, for example with copy_() or load_state_dict(): fully_shard keeps its own."
 _HOOKS = "Register hooks before protect() or in the first step, and let them ask a flag whether to do something."
 _OF_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPTIMIZER = "Make it before protect() and pass it; change its groups later instead of making a new one."
@@ -41,6 +44,7 @@ class StructureNews:
         self._session, self._state = session, state
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that need not be looked at again
         self._strangers: list[str] = []
+        self._shards = watch_shards(() if torch_check.is_plain() else state.modules)
         self._hooks: dict[str, int] = {}  # how many each module has
         self._is_irreplaceable = False
         self._groups: frozenset[str] | None = None  # all that were there; None: not after a first step yet
@@ -79,6 +83,10 @@ class StructureNews:
                 f"Parameters on a device are written in a way that torch does not count: {', '.join(_short(written))}."
             )
             self._session.findings.report(Rule.UNCOUNTED_WRITES, found, step=number)
+        exchanged = self._shards.take_exchanged(lambda: self._state.param_ids)
+        if exchanged:
+            names = ", ".join(_short(exchanged))
+            self._report(number, f"Not the parameters, or not the memory, of fully_shard: {names}.", _SHARDS, "shards")
         self._tell_hooks(number)
         self._tell_groups(number)
         for stranger in self._strangers:

@@ -18,6 +18,7 @@ class Recording(Message, frozen=True, kw_only=True):
     start: Generation  # in which the script began at its first line
     complete: bool
     book: bytes  # read by trainers only; empty: nothing yet
+    loop_began: float = 0.0  # by the clock of the wall, in the first process of the rank; 0: in an earlier job
     torch: str = ""  # of the rank, by name: whoever rehearses it must have the same; empty: of an earlier job
 
     @property

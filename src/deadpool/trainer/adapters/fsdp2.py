@@ -22,6 +22,7 @@ from deadpool.backend import torch_versions
 from deadpool.backend.torch_versions import FSDPModule
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.dtensor import replicas_of
+from deadpool.trainer.adapters.fsdp2_shards import ShardWatch, put_shards_back
 
 
 class Fsdp2Adapter(Adapter):
@@ -42,6 +43,7 @@ class Fsdp2Adapter(Adapter):
                 _reset_iteration(module)
         for group in self._param_groups():
             _drop_gradients(group)
+            put_shards_back(group)
 
     def seated(self, resume_step: int) -> None:
         shard_again(self._sharded)
@@ -50,8 +52,7 @@ class Fsdp2Adapter(Adapter):
         return replicas_of(parameter for module in self._sharded for parameter in module.parameters())
 
     def _param_groups(self) -> Iterator[Any]:
-        for module in self._sharded:
-            yield from param_groups(_state(module))
+        return groups_of(self._sharded)
 
 
 def has_fsdp2(modules: Iterable[nn.Module]) -> bool:
@@ -70,6 +71,15 @@ def param_groups(state: Any) -> list[Any]:
     if groups is None:
         groups = [getattr(state, "_fsdp_param_group", None)]
     return [group for group in groups if group is not None]
+
+
+def groups_of(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    for module in sharded_modules(modules):
+        yield from param_groups(_state(module))
+
+
+def watch_shards(modules: Iterable[nn.Module]) -> ShardWatch:
+    return ShardWatch(groups_of(modules))
 
 
 def sharded_modules(modules: Iterable[nn.Module]) -> list[Any]:

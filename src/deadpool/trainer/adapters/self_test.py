@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from deadpool.backend.self_test import RANK, SIZE, require
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.ddp import DdpAdapter
-from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, param_groups
+from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, param_groups, watch_shards
 from deadpool.trainer.adapters.pipeline import FLAGS, PipelineAdapter
 from deadpool.trainer.adapters.pipeline_schedules import schedules, watch_schedules
 
@@ -49,6 +49,20 @@ def check_fsdp2() -> None:
     require(_have_gradients(module) == [True, True], "fully_shard keeps its parameters or their gradients elsewhere")
     adapter.reset()
     require(_have_gradients(module) == [False, False], "fully_shard keeps gradients of a step that was cut off")
+    _check_shards(module, adapter)
+
+
+def _check_shards(module: Any, adapter: Fsdp2Adapter) -> None:
+    params, watch = list(module.parameters()), watch_shards([module])
+
+    def exchanged() -> bool:
+        return bool(watch.take_exchanged(lambda: set(map(id, params))))
+
+    require(not exchanged(), "fully_shard keeps its parameters or shards elsewhere")
+    params[0]._local_tensor = params[0]._local_tensor.clone()
+    require(exchanged(), "fully_shard keeps no memory of its own")
+    adapter.reset()
+    require(not exchanged(), "the memory of fully_shard cannot be put back")
 
 
 def _have_gradients(module: Any) -> list[bool]:

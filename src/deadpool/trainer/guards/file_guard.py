@@ -5,7 +5,9 @@
     restart             what it removes, replaces or truncates is named
     rehearsal           all of that is refused with a PermissionError: a rehearsal never destroys a user's file
 
-Files that a rehearsal or a newcomer opens to overwrite are named, kept and opened elsewhere (kept_files.py).
+Files that a rehearsal or a newcomer opens to overwrite are named, kept and opened elsewhere (kept_files.py). Those that
+it reads before its loop are named if they were written after the loop of the rank's first process had begun: that one
+began without them, or with others.
 
 In processes that join the job, removals count wherever the path lies, and commands are looked at too: `rm`, `mv`,
 `truncate` that the script starts by os.system() or subprocess. What such a command would remove in a newcomer stays,
@@ -21,6 +23,7 @@ import contextlib
 import errno
 import mmap
 import os
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +39,7 @@ from deadpool.trainer.guards.rules import Rule
 if TYPE_CHECKING:
     from deadpool.trainer.session import Session
 
-REMOVE, REPLACE, OVERWRITE = "remove", "replace", "overwrite"
+REMOVE, REPLACE, OVERWRITE, READ = "remove", "replace", "overwrite", "read"
 _Touched = tuple[str, Any, int]  # what is done, the path, a descriptor of its folder or -1
 
 
@@ -51,19 +54,23 @@ class FileGuard:
         self._kept = KeptFiles(self._overwrites)
         self._kept_removals = KeptRemovals(self._removes)
         self._undo_commands: Callable[[], None] = lambda: None
-        self._joins = False
+        self._joins = self._is_before_loop = False
 
     def begin(self, command: Sequence[str]) -> None:
         """The script's preparation begins."""
         self._folders = JobFolders(command)
         self._active[0] = 1
         sys.addaudithook(self._on_event)
-        self._joins = first_start.joins_job(self._session.playing)
+        self._joins = self._is_before_loop = first_start.joins_job(self._session.playing)
         if self._joins:
             self._kept.install()
             self._undo_commands = skip_commands(self._runs_removal)
         if self._joins and not self._rehearses:
             self._kept_removals.install()
+
+    def enter_dry_steps(self) -> None:
+        """What the script reads from here on, its first process has read in its loop too."""
+        self._is_before_loop = False
 
     def end(self) -> None:
         """The loop begins, or this process has become a live rank in it."""
@@ -95,12 +102,21 @@ class FileGuard:
             return
         if what == _MAKE:
             self._made |= set() if os.path.lexists(path) else {path}
+        elif what == READ:
+            self._look_at_read(path)
         elif (
             self._is_to_keep(what, path)
             or self._is_removed_elsewhere(what, path)
             or (event == _RMTREE and first_start.is_first() and self._is_of_job(path))
         ):
             self._find(what, path, refusing=event != _RMTREE)  # where it ignores errors, the script goes on
+
+    def _look_at_read(self, path: str) -> None:
+        recording = self._session.recordings.get(self._session.rank) if self._is_before_loop else None
+        began = recording.loop_began if recording is not None else 0.0
+        if began and self._is_of_job(path) and _was_written_after(path, began):
+            found = f"Before its loop a process that takes a rank reads {path}, written after the job's loop had begun."
+            self._report(READ, found, Rule.FILES_FROM_LOOP)
 
     def _overwrites(self, path: str) -> bool:
         """Whether a file that the script opens to overwrite is to be kept. It is named then."""
@@ -159,10 +175,18 @@ class FileGuard:
         elif what == REMOVE and not first_start.was_asked():
             self._later.append(f"Before its loop the script may remove {path}, and a process that takes this rank too.")
 
-    def _report(self, what: str, found: str) -> None:
+    def _report(self, what: str, found: str, rule: Rule = Rule.FILES_BEFORE_LOOP) -> None:
         if forked_child.is_child():
             return
-        self._session.findings.report(Rule.FILES_BEFORE_LOOP, found, kind=what)
+        self._session.findings.report(rule, found, kind=what)
+
+
+def _was_written_after(path: str, began: float) -> bool:
+    """`path` may be a link, which is as good as the file."""
+    with contextlib.suppress(OSError):
+        file = os.stat(path)  # noqa: PTH116
+        return stat.S_ISREG(file.st_mode) and max(file.st_mtime, os.lstat(path).st_mtime) > began
+    return False
 
 
 def _found_path(path: Any, folder: int) -> str | None:
@@ -194,6 +218,8 @@ def _opening(path: Any, mode: str | None, flags: int) -> Iterator[_Touched]:
         return
     if flags & os.O_TRUNC:
         yield OVERWRITE, path, -1
+    elif flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_APPEND:
+        yield READ, path, -1
     if flags & os.O_CREAT:
         yield _MAKE, path, -1
 

@@ -19,6 +19,7 @@ class Rule(StrEnum):
     REPLACED_OBJECTS = "replaced_objects"
     LATE_GROUPS = "late_groups"
     FILES_BEFORE_LOOP = "files_before_loop"
+    FILES_FROM_LOOP = "files_from_loop"
     SERVED_STORE = "served_store"
     UNEXPLAINED = "unexplained"
 
@@ -38,6 +39,8 @@ _REMEDIES = {
     Rule.REPLACED_OBJECTS: "Make it before protect() and write into it later, for example with copy_().",
     Rule.LATE_GROUPS: "Make the group before the loop, or in the first step.",
     Rule.FILES_BEFORE_LOOP: "Do it only `if deadpool.first_start:`, and open logs to append.",
+    Rule.FILES_FROM_LOOP: "Read it only `if deadpool.first_start:`, and pass what follows from it to protect(), in an "
+    "object with state_dict() and load_state_dict().",
     Rule.SERVED_STORE: "Let the store live where no trainer does, or exchange values by collectives of a group.",
     Rule.UNEXPLAINED: "Compare the step with docs/exactness.md, and report it if nothing there explains it.",
 }
