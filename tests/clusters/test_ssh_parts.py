@@ -8,6 +8,7 @@ import shlex
 from typing import Any
 
 import pytest
+from ssh_job import plan_after_loss
 
 from deadpool import __version__
 from deadpool.cli.ssh import forwarded
@@ -210,3 +211,26 @@ def test_folder_of_a_running_job_keeps_its_secret(tmp_path, monkeypatch):
     with contextlib.closing(lock_folder(folder.path, "run_dir")), pytest.raises(ConfigError, match="uses it"):
         asyncio.run(SshJob(JobConfig(), [], options, folder, ["train.py"]).run())
     assert folder.secret_file.read_bytes() == secret
+
+
+def test_plan_that_follows_a_loss_is_not_that_of_a_played_recovery():
+    """`deadpool ssh` plays a recovery: its Go is the second one of the job, whatever node is lost meanwhile."""
+    start = [planned("1.1", "ab", 1.0), {"what": "go", "generation": "1.1", "t": 1.1}]
+    played = [fault(2.0, rank=0), planned("1.2", "ab", 2.1), {"what": "go", "generation": "1.2", "t": 2.2}]
+    loss = [fault(3.0), planned("1.3", "ac", 3.1)]
+    cut_short = [fault(3.2, ranks=[]), planned("1.4", "ac", 3.3)]
+    went = [{"what": "go", "generation": "1.4", "t": 3.4}]
+    assert plan_after_loss([*start, *played], 0, 0.0) is None
+    assert plan_after_loss([*start, *played, *loss, *cut_short], 0, 0.0) is None
+    events = [*start, *played, *loss, *cut_short, *went]
+    assert plan_after_loss(events, 0, 0.0) == cut_short[1]
+    assert plan_after_loss(events, 1, 0.0) is None
+    assert plan_after_loss(events, 0, 3.0) is None, "the loss after that one"
+
+
+def fault(t: float, **fields: Any) -> dict[str, Any]:
+    return {"what": "fault", "t": t, "ranks": [0], **fields}
+
+
+def planned(generation: str, seats: str, t: float) -> dict[str, Any]:
+    return {"what": "planned", "generation": generation, "seats": list(seats), "t": t}
