@@ -219,8 +219,11 @@ class Checkers:
     def _check_loss_bound(self) -> None:
         """Checker (j), at a loss: what is lost now is newer than what must be committed by now."""
         permit = self._permit
-        if self._disturbed or permit is None or self._world.coordinator.phase.value != "running":
+        coordinator = self._world.coordinator
+        if self._disturbed or permit is None or coordinator.phase.value != "running":
             return
+        if coordinator.released and not all(map(coordinator.has_seat, coordinator.seats)):
+            return  # nothing is committed any more
 
         def is_wanted(number: int) -> bool:
             return self._is_scheduled(number) and (permit.generation, number) not in self._missed

@@ -43,8 +43,6 @@ class CopyCheckers:
         floor = machine.arena.permit.watermark if machine.arena.permit else None
         seats = tuple(map(self._world.machine_at, self._world.coordinator.seats)) or self.last_seats
         home = seats[self._world.layout.position_of(rank)]
-        if self._world.coordinator.released and not self._world.coordinator.has_seat(machine.name):
-            return  # it was lost, and no plan follows from that any more: what it holds counts for nothing
         if floor is None or version.number <= floor.number:
             return
         if not self._holdings.is_intact_at_home(home, rank, floor):
