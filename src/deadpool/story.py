@@ -1,4 +1,5 @@
-"""Reads the recoveries of a run from its events: the cause of each one, its phases and how long each phase took."""
+"""Reads the recoveries of a run from its events: the cause of each one, its phases and how long each phase took. And
+says what the log of events lacks, for whoever reads it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,29 @@ MILESTONES = ("fault", "fenced", "planned", "prepared", "go")
 PHASES = ("detect", "unwind", "plan", "prepare", "connect", "redo")
 """detect ends when the fault is known, unwind when every survivor is at rest, plan when the plan is made, prepare when
 every rank is built and loaded, connect when all groups are rebuilt, redo when every rank has done its first step."""
+
+
+EVENTS, LOG_LINES = "events", "lines of trainers' logs"
+"""What waits for a disk, as a status names it."""
+
+
+def unwritten(status: Record | None, *, only: str | None = EVENTS) -> list[str]:
+    """What the run folder lacks, because a disk does not take it or did not: a sentence each. `status` is what the
+    coordinator answered; `only` leaves out what is no event. A coordinator of an older version does not tell."""
+    found = []
+    for each in (status or {}).get("storage", ()):
+        if only in (None, each["what_waits"]):
+            where = f" of node {each['node']}" if each["node"] else ""
+            dropped = f", {each['dropped']} were dropped" if each["dropped"] else ""
+            found.append(
+                f"{each['what_waits']}{where} are not written: {each['reason']}; {each['waiting']} in memory{dropped}; "
+                "what reads the run folder (top, dashboard, story, report) does not show them yet"
+            )
+    for each in (status or {}).get("dropped", ()):
+        if only in (None, each["what"]):
+            where = f" of node {each['node']}" if each["node"] else ""
+            found.append(f"{each['dropped']} {each['what']}{where} are lost: a disk did not take them for too long")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

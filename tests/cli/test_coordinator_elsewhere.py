@@ -8,8 +8,9 @@ import json
 import pytest
 from command import WAITING_SCRIPT, deadpool, started
 from ports import reserved_ports
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
+from deadpool.control.run_dir import RunDir
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 
 
@@ -55,6 +56,24 @@ def test_coordinators_that_share_nothing_but_the_secret(tmp_path, monkeypatch):
         assert not (folders[1] / "job.json").exists()
         coordinators[0].kill()
         wait_until(lambda: len(nodes_of(folders[1])) == 3, "all nodes at the second")
+
+
+def test_coordinator_in_the_folder_of_a_job_that_has_ended_begins_a_new_one(tmp_path):
+    """One that was killed left no such word: the next one takes its job over."""
+    folder = RunDir(tmp_path / "run")
+    begin = ("coordinator", "--nodes", 1, "--run-dir", folder.path)
+    with started(*begin, output=tmp_path / "first") as first:
+        wait_until(lambda: folder.is_led_by(first.pid), "the first")
+        first.terminate()
+        assert first.wait(LIMIT_S) == 1
+    assert folder.has_ended()
+    with started(*begin, output=tmp_path / "second") as second:
+        wait_until(lambda: folder.is_led_by(second.pid), "the second")
+    assert not folder.has_ended() and RunDir(folder.path / "earlier-1").has_ended()
+    assert "earlier job" in (tmp_path / "second").read_text()
+    with started(*begin, output=tmp_path / "third"):
+        wait_until(lambda: "listens" in (tmp_path / "third").read_text(), "the third")
+    assert folder.is_led_by(second.pid), "it waits for nodes of the job of the second"
 
 
 def coordinator(place, places, folder):

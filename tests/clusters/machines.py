@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from waiting import LIMIT_S
+from waiting import LIMIT_S, wait_until
 
 from deadpool.child_processes import end_with_parent
 
@@ -259,12 +259,16 @@ class Site:
 
 def end(process: subprocess.Popen[str]) -> None:
     """Of `Site.popen`: what it entered the site with is still its parent, and has to see its end. Otherwise the kernel
-    could not end the site."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-    process.wait(LIMIT_S)
+    could not end the site. It may be starting a program in the moment in which one looks."""
+
+    def has_ended() -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+        return process.poll() is not None
+
+    wait_until(has_ended, "the end of the command")
 
 
 def environment() -> dict[str, str]:

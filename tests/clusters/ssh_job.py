@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import psutil
 from machines import ROOT, Site, end
 from waiting import LIMIT_S, wait_until
+
+from deadpool.events import read_events
 
 WORKLOAD = str(ROOT / "src/deadpool/workload/train.py")
 SMALL = ("--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1")
@@ -24,6 +25,17 @@ COMMAND = [sys.executable, "-m", "deadpool.cli.main"]
 
 def is_idle(site: Site, *names: str) -> bool:
     return not any(site.machines[name].processes() for name in names)
+
+
+def plan_after_loss(events: Sequence[dict[str, Any]], rank: int, after: float) -> dict[str, Any] | None:
+    """The plan of the first generation that has gone since the node with this rank was lost; None: none has gone yet.
+    Where only a rank ended, as in a recovery that is played, its fault names the rank."""
+    lost = [e["t"] for e in events if e["what"] == "fault" and "rank" not in e and rank in e["ranks"]]
+    lost_at = min((t for t in lost if t > after), default=None)
+    if lost_at is None:
+        return None
+    went = next((e["generation"] for e in events if e["what"] == "go" and e["t"] > lost_at), None)
+    return next((e for e in events if e["what"] == "planned" and e["generation"] == went), None)
 
 
 @dataclass(slots=True)
@@ -60,8 +72,27 @@ class SshRun:
         return folder
 
     def events(self, what: str) -> list[dict[str, Any]]:
-        lines = (self.run_folder() / "events.jsonl").read_text().splitlines()
-        return [event for event in map(json.loads, lines) if event["what"] == what]
+        return [event for event in self.all_events() if event["what"] == what]
+
+    def all_events(self) -> list[dict[str, Any]]:
+        """By time: they come from all coordinators."""
+        return read_events(self.run_folder() / "events.jsonl")
+
+    def await_rehearsed(self, node: str) -> dict[str, Any]:
+        """A spare that this node became since it joined last has rehearsed."""
+        self.await_text("has rehearsed")  # by now there is a run folder
+
+        def rehearsed() -> dict[str, Any] | None:
+            joined = [event["t"] for event in self.events("joined") if event["node"] == node]
+            own = [event for event in self.events("rehearsed") if event["trainer"].startswith(f"{node}.")]
+            return next((event for event in own if joined and event["t"] >= joined[-1]), None)
+
+        return wait_until(rehearsed, f"a spare at {node}") or {}
+
+    def await_recovery(self, rank: int, *, after: float = 0.0) -> dict[str, Any]:
+        """The plan by which the job went on without the node that had this rank. A recovery that is played has a plan
+        too, so that it is not the number of plans that tells."""
+        return wait_until(lambda: plan_after_loss(self.all_events(), rank, after), "the recovery") or {}
 
     def launcher(self) -> psutil.Process:
         """The command itself: it was started through programs that enter the site."""

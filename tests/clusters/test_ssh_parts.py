@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from typing import Any
+import socket
+from typing import Any, cast
 
 import pytest
+from ssh_job import plan_after_loss
 
 from deadpool import __version__
+from deadpool.cli.coordinator import founds
 from deadpool.cli.ssh import forwarded
 from deadpool.clusters.ssh import outcome as outcome_module
 from deadpool.clusters.ssh.connection import SshClient
+from deadpool.clusters.ssh.daemon import Daemon
 from deadpool.clusters.ssh.hosts import Host, read_hosts
 from deadpool.clusters.ssh.launcher import SshJob, SshOptions
 from deadpool.clusters.ssh.lines import decode_marked, encode_marked
@@ -23,6 +27,8 @@ from deadpool.config import JobConfig
 from deadpool.control.folder_lock import lock_folder
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.events import read_events
+from deadpool.protocol.topology import Address
 
 
 def test_hosts_file(tmp_path):
@@ -210,3 +216,67 @@ def test_folder_of_a_running_job_keeps_its_secret(tmp_path, monkeypatch):
     with contextlib.closing(lock_folder(folder.path, "run_dir")), pytest.raises(ConfigError, match="uses it"):
         asyncio.run(SshJob(JobConfig(), [], options, folder, ["train.py"]).run())
     assert folder.secret_file.read_bytes() == secret
+
+
+def test_second_job_in_a_folder_has_a_log_of_its_own(tmp_path, monkeypatch):
+    folder = RunDir.create(tmp_path / "run")
+    folder.events.write_text('{"what": "fault", "cause": "fault-1"}\n')
+    folder.announce(Address(host="h", port=1), tls="off")
+    options = SshOptions(client=SshClient(python="python"), folder=tmp_path, fan_out=1, lease_s=1.0, restart=False)
+
+    async def check(self):
+        return []
+
+    def start(self, checked):
+        self._outcome = Outcome.of([], [])
+        self._outcome.code = 0
+        self._reporter.on_message("a", {"op": "events", "text": '{"what": "joined"}'})
+
+    monkeypatch.setattr(SshJob, "_check", check)
+    monkeypatch.setattr(SshJob, "_start", start)
+    job = SshJob(JobConfig(), [], options, folder, ["train.py"])
+    assert "fault" in folder.events.read_text(), "the machines are checked first, and the folder may be in use"
+    assert asyncio.run(job.run()) == 0
+    assert [event["what"] for event in read_events(folder.events)] == ["joined"] and not folder.is_known
+    assert [event["what"] for event in read_events(folder.path / "earlier-1/events.jsonl")] == ["fault"]
+
+
+def test_node_of_a_second_job_has_a_folder_of_its_own_and_one_that_comes_back_goes_on_in_it(tmp_path):
+    """Without that its coordinator would take over a job that is over, and no node would ever come."""
+    folder = RunDir.create(tmp_path / "node")
+
+    def enter(run: str) -> None:
+        order = {"node_folder": str(folder.path), "secret": "s", "run": run}
+        Daemon(order, cast("socket.socket", None))._console.close()
+
+    enter("first")
+    folder.announce(Address(host="h", port=1), tls="off")
+    (folder.logs / "a.0.log").write_text("first")
+    enter("first")
+    assert folder.is_known and not list(folder.path.glob("earlier-*"))
+    enter("second")
+    assert founds(JobConfig(), folder) and not list(folder.logs.iterdir())
+    assert (folder.path / "earlier-1/logs/a.0.log").read_text() == "first"
+
+
+def test_plan_that_follows_a_loss_is_not_that_of_a_played_recovery():
+    """`deadpool ssh` plays a recovery: its Go is the second one of the job, whatever node is lost meanwhile."""
+    start = [planned("1.1", "ab", 1.0), {"what": "go", "generation": "1.1", "t": 1.1}]
+    played = [fault(2.0, rank=0), planned("1.2", "ab", 2.1), {"what": "go", "generation": "1.2", "t": 2.2}]
+    loss = [fault(3.0), planned("1.3", "ac", 3.1)]
+    cut_short = [fault(3.2, ranks=[]), planned("1.4", "ac", 3.3)]
+    went = [{"what": "go", "generation": "1.4", "t": 3.4}]
+    assert plan_after_loss([*start, *played], 0, 0.0) is None
+    assert plan_after_loss([*start, *played, *loss, *cut_short], 0, 0.0) is None
+    events = [*start, *played, *loss, *cut_short, *went]
+    assert plan_after_loss(events, 0, 0.0) == cut_short[1]
+    assert plan_after_loss(events, 1, 0.0) is None
+    assert plan_after_loss(events, 0, 3.0) is None, "the loss after that one"
+
+
+def fault(t: float, **fields: Any) -> dict[str, Any]:
+    return {"what": "fault", "t": t, "ranks": [0], **fields}
+
+
+def planned(generation: str, seats: str, t: float) -> dict[str, Any]:
+    return {"what": "planned", "generation": generation, "seats": list(seats), "t": t}

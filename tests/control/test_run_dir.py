@@ -138,6 +138,21 @@ def test_process_id_that_was_given_again(run_dir, no_locks, changed):
     lock_folder(run_dir.path, "run_dir").close()
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("", False),
+        ("planned completed", True),
+        ("planned failed message_refused", True),
+        ("failed took_over", False),  # of another coordinator, whose nodes did not hear the end
+        ("completed planned", False),
+    ],
+)
+def test_whether_the_job_of_a_folder_has_ended(run_dir, said, expected):
+    run_dir.events.write_text("".join(json.dumps({"t": i, "what": w}) + "\n" for i, w in enumerate(said.split())))
+    assert run_dir.has_ended() is expected
+
+
 def test_log_of_an_earlier_job_is_put_away(run_dir):
     assert run_dir.put_earlier_job_away() is None
     kept = run_dir.logs / KEPT_FOLDER / "rank-0"

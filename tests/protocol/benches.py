@@ -380,6 +380,7 @@ def _takeover_report(term: int, named: dict[str, str]) -> msg.TakeoverReport:
         trainers=(),
         missed=tuple(int(word) for word in named.get("missed", "").split(",") if word),
         finished=tuple(int(word) for word in named.get("finished", "").split(",") if word),
+        ended=tuple((int(rank), int(code)) for rank, code in _by_rank(named.get("ended"))),
         lost=_by_rank(named.get("lost")),
     )
 

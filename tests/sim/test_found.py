@@ -65,6 +65,7 @@ FOUND = {
         "shrink",
         700809,
     ),
+    "a rank whose script ends under a fence counts as ended, and its node never acknowledges the fence": ("ending", 68),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 

@@ -30,6 +30,7 @@ QUICK = (
     "61 memory of a carrier as evidence",
     "62 record of the carrier used",
     "63 half a replica goes on",
+    "69 release outlives the fence",
 )
 
 

@@ -52,11 +52,13 @@ def coordinator(
 ) -> None:
     """Coordinate a job whose nodes join with `deadpool agent --join`. Exits 0 if the job completed, else 1.
 
-    Started again with the same folder it takes over the running job. With --coordinators the same command is started on
+    Started again with the same folder it takes over the running job; in the folder of a job that has ended it begins
+    a new one. With --coordinators the same command is started on
     several machines: the first coordinator begins, and nodes that lose it turn to the next one."""
     from deadpool.cli.addresses import at_interface
     from deadpool.config import resolve
     from deadpool.control.event_loop import serve
+    from deadpool.control.new_job import put_ended_job_away
     from deadpool.control.run_dir import RunDir
     from deadpool.wire.secret import read_handed_over
 
@@ -66,6 +68,8 @@ def coordinator(
     locks: list[MachineLease] = []
     if lock is None:
         locks = _lock(folder, settings, again=again)  # they end with this process
+    if lock is None and not again:
+        put_ended_job_away(folder)
     secret = read_handed_over(secret_from) if secret_from is not None else None
     begins = not again and founds(settings, folder)
     try:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 from deadpool.control.job_rpc import ask
 from deadpool.control.run_dir import RunDir
-from deadpool.errors import ConfigError
+from deadpool.errors import ConfigError, DeadPoolError
 from deadpool.events import causes, read_events
+from deadpool.story import EVENTS, unwritten
 
-__all__ = ["RUNS", "ask", "check_cause", "events_of", "find_run_dir"]
+__all__ = ["RUNS", "ask", "check_cause", "events_of", "find_run_dir", "say_unwritten", "unwritten_of"]
 
 RUNS = Path("deadpool-runs")
+_PATIENCE_S = 3.0
 
 
 def _refuse_not_begun(folder: Path) -> None:
@@ -49,8 +53,26 @@ def _written_at(job: Path) -> int | None:
     return None
 
 
+def unwritten_of(folder: RunDir, *, only: str | None = EVENTS) -> list[str]:
+    """What the folder of a job that runs lacks, in sentences. Nothing where there is nobody to ask."""
+    if folder.has_ended():
+        return []
+    with contextlib.suppress(DeadPoolError, OSError):
+        place = folder.coordinator()
+        socket.create_connection((place.host, place.port), _PATIENCE_S).close()  # where nobody listens, nobody waits
+        return unwritten(ask(folder, "status"), only=only)
+    return []
+
+
+def say_unwritten(sentences: list[str]) -> None:
+    """Beside the output, which may be JSON."""
+    for sentence in sentences:
+        print(f"[deadpool] {sentence}", file=sys.stderr)
+
+
 def events_of(folder: RunDir) -> list[dict[str, Any]]:
-    """What a job has told. ConfigError where nothing can be said about a job: no log, or a file that is none."""
+    """What a job has told, as far as it is written; what is not is said. ConfigError where nothing can be said about a
+    job: no log, or a file that is none."""
     try:
         folder.events.stat()
         records = [record for record in read_events(folder.events) if "t" in record]
@@ -60,8 +82,11 @@ def events_of(folder: RunDir) -> list[dict[str, Any]]:
         raise ConfigError(
             f"{folder.events} cannot be read: {error.strerror}. Give the run folder of a job that this user can read"
         ) from None
+    lacks = unwritten_of(folder)
     if not records:
-        raise ConfigError(f"{folder.events} holds no event: it is empty or damaged. Give the run folder of another job")
+        why = "; ".join(lacks) or "it is empty or damaged. Give the run folder of another job"
+        raise ConfigError(f"{folder.events} holds no event: {why}")
+    say_unwritten(lacks)
     return records
 
 

@@ -114,6 +114,7 @@ def coordinator(
     from deadpool.clusters.kubernetes.job_state import JobStateStore
     from deadpool.config import resolve
     from deadpool.control.event_loop import serve
+    from deadpool.control.new_job import put_earlier_job_away
     from deadpool.control.run_dir import RunDir
 
     signal.signal(signal.SIGTERM, _leave)  # the first process of a container ignores what it has no handler for
@@ -126,6 +127,8 @@ def coordinator(
     await_own_name(settings.host)
     folder = RunDir.create(run_dir)
     (run_dir / "address").write_text(f"{settings.host}:{settings.port}", encoding="utf-8")
+    if index == 0 and not state.begun:
+        put_earlier_job_away(folder)
     begins = founds(settings, folder) and not state.begun
     if begins:
         store.note_begun(os.environ.get("POD_NAME", settings.host))

@@ -25,9 +25,10 @@ def logs(
 ) -> None:
     """Print what a rank has written. Around a fault that is the log of the process that was lost, or stopped there, and
     of the one that took its place. Also after the job has ended."""
-    from deadpool.cli.job_client import events_of, find_run_dir
+    from deadpool.cli.job_client import events_of, find_run_dir, say_unwritten, unwritten_of
     from deadpool.control.log_search import excerpt, holders
     from deadpool.errors import ConfigError
+    from deadpool.story import LOG_LINES
 
     if (rank is None) == (trainer is None):
         raise ConfigError("give either --rank or --trainer: a log is that of one of them")
@@ -37,6 +38,7 @@ def logs(
         raise ConfigError(f"logs={str(folder)!r} is not a folder: give that of an agent's logs, on the agent's machine")
     job = find_run_dir(run)
     names = [trainer] if trainer is not None else holders(events_of(job), rank or 0, around)
+    say_unwritten(unwritten_of(job, only=LOG_LINES))
     place, found = folder or job.logs, 0
     for name in names:
         part = excerpt(place, name, around, lines=lines)

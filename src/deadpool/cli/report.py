@@ -17,7 +17,7 @@ def report(
     out: Annotated[Path, typer.Option(help="the HTML file to write")] = Path("report.html"),
 ) -> None:
     """Write one self-contained page about a job: goodput, every fault with its cost and cause, curves, settings."""
-    from deadpool.cli.job_client import events_of, find_run_dir
+    from deadpool.cli.job_client import events_of, find_run_dir, unwritten_of
     from deadpool.dashboard.report import write_report
     from deadpool.dashboard.run_files import RunFiles
     from deadpool.owner_only import open_private
@@ -25,7 +25,7 @@ def report(
     check_output(out, "out")
     folder = find_run_dir(run)
     events_of(folder)  # a page about nothing would look like a job in which nothing happened
-    text = write_report(RunFiles(folder.path))
+    text = write_report(RunFiles(folder.path), unwritten_of(folder))
     out.parent.mkdir(parents=True, exist_ok=True)
     with open_private(out, "w") as file:  # like the run folder: logs and settings are in it
         file.write(text)

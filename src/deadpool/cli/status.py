@@ -86,22 +86,10 @@ def _job_size(size: dict[str, Any]) -> Iterator[str]:
         yield f"grown again after it had shrunk: {inexact}"
 
 
-def _storage(body: dict[str, Any]) -> Iterator[str]:
-    """A coordinator of an older version does not tell."""
-    for each in body.get("storage", ()):
-        where = f" of node {each['node']}" if each["node"] else ""
-        dropped = f", {each['dropped']} were dropped" if each["dropped"] else ""
-        yield (
-            f"[bold]{each['what_waits']}{where} are not written[/bold]: {each['reason']}; {each['waiting']} in "
-            f"memory{dropped}; what reads the run folder (top, dashboard, story, report) does not show them yet"
-        )
-    for each in body.get("dropped", ()):
-        where = f" of node {each['node']}" if each["node"] else ""
-        yield f"{each['dropped']} {each['what']}{where} are lost: a disk did not take them for too long"
-
-
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
-    yield from _storage(body)
+    from deadpool.story import unwritten
+
+    yield from (f"[bold]{sentence}[/bold]" for sentence in unwritten(body, only=None))
     if (standbys := body.get("standbys")) and not standbys["left"]:
         then = "the loss of the coordinator's machine would end the job; start one again"
         yield f"[bold]no standby coordinator[/bold]: {then}"

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadpool.config import JobConfig, settings_for
-from deadpool.control.console import print_line
-from deadpool.control.folder_lock import lock_folder
 from deadpool.control.machine_lease import MachineLease
+from deadpool.control.new_job import take_folder
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.setting import COORDINATOR
@@ -63,13 +62,8 @@ class CoordinatorProcesses:
 
     def start(self) -> None:
         """When this returns, the first coordinator listens. ConfigError: another job uses the run folder."""
-        self._lock = lock_folder(self._run_dir.path, "run_dir")
-        self._secret = self._run_dir.make_secret()
-        if (earlier := self._run_dir.put_earlier_job_away()) is not None:
-            print_line(
-                f"[deadpool] this folder is that of an earlier job, whose log is in {earlier.path} now. This job "
-                "begins anew, or from the earlier one's newest checkpoint with --durable and --resume auto"
-            )
+        self._lock = take_folder(self._run_dir)
+        self._secret = self._run_dir.secret_file.read_bytes()
         ports = [self._config.port] if not self._config.standby_coordinators else self._free_ports()
         places = [f"{self._config.host}:{port}" for port in ports]
         for place in places:

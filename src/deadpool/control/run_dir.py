@@ -16,11 +16,13 @@ from typing import Any
 
 from deadpool.control.folder_lock import unusable
 from deadpool.errors import ConfigError
+from deadpool.events import read_events
 from deadpool.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials, read_credentials
 from deadpool.wire.tls import OFF, load_tls, settled
 
+_ENDS, _GOES_ON = ("completed", "failed"), ("planned", "took_over")
 _LOGS, _JOURNAL, _EARLIER = "logs", "journal", "earlier"
 KEPT_FOLDER = "kept"
 """Below the logs: what the agents of a job that could not go on have written."""
@@ -95,21 +97,30 @@ class RunDir:
             return False
 
     def put_earlier_job_away(self) -> RunDir | None:
-        """Called when a new job begins in this folder: two jobs in one log would look like one, whose causes have the
-        same names and whose time between them counted as trained. Journals and kept copies stay: the new job may go on
-        from them. Returns where the earlier job is now, which is a run folder again."""
-        if not any((self.path / name).exists() for name in ("job.json", "events.jsonl")):
+        """Called by `new_job` when a new job begins in this folder. Journals and kept copies stay: the new job may go
+        on from them. Returns where the earlier job is now, which is a run folder again. Its log is moved last: it says
+        that the job has ended, if this process is killed meanwhile."""
+        if not any((self.path / name).exists() for name in ("job.json", "events.jsonl")) and not self._has_logs():
             return None
         number = 1 + sum(1 for _ in self.path.glob(f"{_EARLIER}-*"))
         earlier = RunDir.create(self.path / f"{_EARLIER}-{number}")
         with self._refusing():
-            for each in (self.events, self.path / "job.json"):
-                if each.exists():
-                    each.rename(earlier.path / each.name)
             for each in self.logs.iterdir():
                 if each.name != KEPT_FOLDER:
                     each.rename(earlier.logs / each.name)
+            for each in (self.path / "job.json", self.events):
+                if each.exists():
+                    each.rename(earlier.path / each.name)
         return earlier
+
+    def _has_logs(self) -> bool:
+        """Of an agent whose coordinator was elsewhere."""
+        return self.logs.is_dir() and any(each.name != KEPT_FOLDER for each in self.logs.iterdir())
+
+    def has_ended(self) -> bool:
+        """Whether the last job in this folder has ended, as far as its log says."""
+        marks = [record["what"] for record in read_events(self.events) if record["what"] in (*_ENDS, *_GOES_ON)]
+        return bool(marks) and marks[-1] in _ENDS
 
     def credentials(self, *, serving: bool = False, tls: str | None = None, secret: bytes | None = None) -> Credentials:
         """What a process of this job needs to connect, and with `serving` to listen. `tls` is as announced unless

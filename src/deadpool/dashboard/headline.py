@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from deadpool.dashboard import words
@@ -20,7 +21,9 @@ _WAITS = {
 }
 
 
-def headline(history: History, found: list[Interruption], status: Status | None, now: float) -> dict[str, Any]:
+def headline(
+    history: History, found: list[Interruption], status: Status | None, now: float, lacks: Sequence[str]
+) -> dict[str, Any]:
     kind, text = state(history, found)
     until = float(history.ended["t"]) if history.ended is not None else now
     figures = [
@@ -31,7 +34,7 @@ def headline(history: History, found: list[Interruption], status: Status | None,
         _cost(history, status),
         _spares(history, status),
     ]
-    return {"state": kind, "text": text, "figures": figures, "actions": actions(history, status)}
+    return {"state": kind, "text": text, "figures": figures, "actions": [*lacks, *actions(history, status)]}
 
 
 def state(history: History, found: list[Interruption]) -> tuple[str, str]:

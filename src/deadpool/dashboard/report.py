@@ -8,6 +8,7 @@ import html
 import json
 import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from deadpool.dashboard.interruptions import interruptions
@@ -19,11 +20,11 @@ _DETAILED = 100
 """Faults that are told phase by phase; of the others the table has cost and cause."""
 
 
-def write_report(files: RunFiles) -> str:
-    """Everything that the page shows, at the time of the last event."""
+def write_report(files: RunFiles, lacks: Sequence[str] = ()) -> str:
+    """Everything that the page shows, at the time of the last event. `lacks` says what the log has not."""
     files.refresh()
     history = files.history
-    shown = view(history, files.losses, files.job(), None, now=history.last_t)
+    shown = view(history, files.losses, files.job(), None, now=history.last_t, lacks=lacks)
     causes = [each.cause for each in interruptions(history)][-_DETAILED:]
     shown["details"] = {cause: files.fault(cause) for cause in causes}
     return page_with(shown, title=shown["job"]["name"])

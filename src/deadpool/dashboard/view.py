@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from deadpool.dashboard.node_map import node_map
 from deadpool.dashboard.plan import plan_part
 from deadpool.dashboard.series import Series
 from deadpool.event_types import BY_NAME
+from deadpool.story import unwritten
 
 _TEXT_LIMIT = 300
 
@@ -36,13 +38,21 @@ class Job:
 
 
 def view(
-    history: History, losses: Losses, job: Job, status: dict[str, Any] | None, *, now: float, answers: bool = True
+    history: History,
+    losses: Losses,
+    job: Job,
+    status: dict[str, Any] | None,
+    *,
+    now: float,
+    answers: bool = True,
+    lacks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`status` is what the coordinator answered last, None where there is none to ask. `answers`: it still does."""
+    """`status` is what the coordinator answered last, None where there is none to ask. `answers`: it still does.
+    `lacks` says what is not in the log, where there is no status that does."""
     found = interruptions(history)
     return {
         "job": _job(history, job, answers=answers),
-        "head": headline(history, found, status, now),
+        "head": headline(history, found, status, now, lacks or unwritten(status)),
         **node_map(history, found, status),
         "faults": [each.facts() for each in found],
         "curves": curves(history, losses),

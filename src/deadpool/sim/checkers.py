@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
-from deadpool.protocol.messages import Go, Missed, Order, Permit, Plan, TakeoverReport
+from deadpool.protocol.messages import Ended, Go, Missed, Order, Permit, Plan, TakeoverReport
 from deadpool.protocol.topology import Schedule
 from deadpool.sim.copy_checkers import CopyCheckers
 from deadpool.sim.drain_checker import DrainChecker
@@ -57,6 +57,7 @@ class Checkers:
         self.last_generation: Generation = NO_GENERATION  # the last that went, or the founding one
         self.newer_seats: dict[Generation, tuple[Machine, ...]] = {}  # of plans since then
         self.finished_ranks: set[int] = set()
+        self._left: set[tuple[Generation, int]] = set()
 
     @property
     def last_seats(self) -> tuple[Machine, ...]:
@@ -166,6 +167,8 @@ class Checkers:
         match message:
             case Missed(generation=generation, number=number):
                 self._missed.add((generation, number))
+            case Ended(generation=generation, rank=rank, code=0):
+                self._on_ended(rank, generation)
             case TakeoverReport(footing=footing, missed=missed):
                 self._missed |= {(footing.planned, number) for number in missed}
 
@@ -216,8 +219,11 @@ class Checkers:
     def _check_loss_bound(self) -> None:
         """Checker (j), at a loss: what is lost now is newer than what must be committed by now."""
         permit = self._permit
-        if self._disturbed or permit is None or self._world.coordinator.phase.value != "running":
+        coordinator = self._world.coordinator
+        if self._disturbed or permit is None or coordinator.phase.value != "running":
             return
+        if coordinator.released and not all(map(coordinator.has_seat, coordinator.seats)):
+            return  # nothing is committed any more
 
         def is_wanted(number: int) -> bool:
             return self._is_scheduled(number) and (permit.generation, number) not in self._missed
@@ -295,6 +301,16 @@ class Checkers:
         elif state.course != self._world.history.undisturbed(version.number, rank):
             fail("b", f"rank {rank} ends having seen other data than undisturbed")
         self.finished_ranks.add(rank)
+
+    def on_left(self, rank: int, generation: Generation) -> None:
+        """Its process was released in that generation, and ends."""
+        self._left.add((generation, rank))
+
+    def _on_ended(self, rank: int, generation: Generation) -> None:
+        """Rule 33 (a fence takes the release back): what ended under the release of another generation may have to be
+        done again in this one."""
+        if (generation, rank) not in self._left:
+            fail("rule 33", f"rank {rank} counts as ended in {generation}, in which it was not released")
 
     def check_watermark_grew(self) -> None:
         """At the end of a job that had time enough without faults."""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool.sim.faults import ALL, FaultKind, FaultPlan, health, memory_use, sizes
+from deadpool.sim.faults import ALL, FaultKind, FaultPlan, coordinators, health, memory_use, sizes
 from deadpool.sim.faults.fault import TIME
 
 
@@ -44,6 +44,8 @@ class SeedOptions:
     coded: str = ""  # how the job may code them where whole copies take too much memory; empty: it may not
     shards: int = 0  # the job may shrink: so many ranks hold all tensors, the next ones the same again; 0: it may not
     quiet_s: float = 0.0  # before which no fault comes: it comes so much later
+    ends_at: int = 0  # the step after which the script ends, while there are faults; 0: after they have ended
+    end_s: float = 0.5  # that a script takes at most from there to its end
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:
@@ -63,12 +65,13 @@ class SeedOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A mix of faults that leads to situations which are rare among all seeds. An empty `kinds` means all of them;
-    `shape` sets what all seeds of the profile have in common."""
+    `shape` sets what all seeds of the profile have in common, `triggers` when their faults come."""
 
     name: str
     kinds: frozenset[str] = frozenset()
     intensity: float | None = None  # None: the seed draws it
     shape: Callable[[SeedOptions], SeedOptions] = lambda options: options
+    triggers: tuple[str, ...] = ()  # of all its kinds; empty: each kind has its own
 
     def includes(self, fault: FaultKind) -> bool:
         return not self.kinds or fault.kind in self.kinds
@@ -131,6 +134,8 @@ def _with_budget(options: SeedOptions, rng: random.Random) -> SeedOptions:
 def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> SeedOptions:
     """At least one fault comes at a time of its own: faults that follow an event would otherwise wait for ever."""
     kinds = [kind for kind in ALL if profile.includes(kind) and _can_meet(options, kind)]
+    if profile.triggers:
+        kinds = [replace(kind, triggers=profile.triggers) for kind in kinds]
     plans = [plan for kind in kinds for plan in kind.draw(options.seed, intensity=intensity, calm_s=options.calm_s)]
     if plans and all(plan.when != TIME for plan in plans):
         plans[0] = replace(plans[0], when=TIME, after_s=options.calm_s / 2)
@@ -142,7 +147,9 @@ def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> Se
 
 
 def _can_meet(options: SeedOptions, kind: FaultKind) -> bool:
-    """Some kinds mean something only to a job that may shrink, or that may choose its scheme."""
+    """Some kinds mean something only to a job that may shrink, that may choose its scheme, or that may end early."""
     if kind.kind in MEMORY_KINDS:
         return bool(options.coded)
+    if kind.kind == coordinators.WITH_MACHINE:
+        return bool(options.ends_at)
     return bool(options.shards) or kind.kind not in SIZE_KINDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deadpool.protocol.coding import Scheme
+from deadpool.sim.faults.fault import TIME
 from deadpool.sim.options import ANYTHING, SIZE_KINDS, Profile, SeedOptions
 
 
@@ -109,9 +110,19 @@ def _shrink(options: SeedOptions) -> SeedOptions:
     )  # fmt: skip
 
 
+def _ending(options: SeedOptions) -> SeedOptions:
+    """Scripts end in the middle of the faults, and take some time for it. Most jobs have a standby coordinator."""
+    nodes, standbys = max(3, options.nodes), (1, 1, 2, 0)[options.seed % 4]
+    return replace(
+        options, nodes=nodes, standbys=standbys, spares=max(2, options.spares), budget=0.0, calm_s=60.0,
+        ends_at=3 + options.seed % 6, end_s=25.0,
+    )  # fmt: skip
+
+
 MACHINE_KINDS = {"node", "power", "reboot", "pause", "pair", "newcomer", "cut_off", "join", "spare", "drain", "leave"}
 LINK_KINDS = {"reset", "node_cut", "node_half_cut", "peers_cut"}
 SHRINK_KINDS = SIZE_KINDS | MACHINE_KINDS | LINK_KINDS | {"trainer", "hang", "alarm", "corrupt", "coordinator"}
+ENDING_KINDS = frozenset({"node", "pause", "coordinator", "coordinator_machine", "coordinator_cut", "node_cut"})
 PROFILES = (
     ANYTHING,
     Profile(
@@ -165,5 +176,12 @@ PROFILES = (
         shape=_coded_pairs,
     ),
     Profile(name="intervals", kinds=frozenset({"node", "trainer"}), intensity=0.5, shape=_intervals),
+    Profile(
+        name="ending",
+        kinds=ENDING_KINDS,
+        intensity=4.0,
+        shape=_ending,
+        triggers=(TIME, "fence", "planned", *("finished",) * 6, *("took_over",) * 2),
+    ),
 )
 BY_NAME = {profile.name: profile for profile in PROFILES}

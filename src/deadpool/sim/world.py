@@ -69,7 +69,7 @@ class World:
         self.coordinator: Coordinator  # of the highest term, dead or alive
         self.calm = False
         self.copies_share = ROOMY_SHARE  # of a machine's memory that whole copies take
-        self.last_step = ENDLESS
+        self.last_step = options.ends_at or ENDLESS
         self.newest = 0
         self.steps = 0  # completed by any rank, redone ones included
         self.outcome: Finish | None = None

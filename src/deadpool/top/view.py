@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from deadpool.story import unwritten
 from deadpool.top.model import STORY, Model, state_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def _news(model: Model) -> str:
         return f"Drain node {model.confirming}? A spare takes its ranks. y: yes, any other key: no"
     if model.message or model.failure:
         return model.message or model.failure
+    if lacks := unwritten(model.status):
+        return lacks[0]
     drain = model.status["drain"]
     if drain is not None:
         return f"node {drain['node']} is being drained ({drain['stage']}), its ranks go to {drain['successor']}"

@@ -24,6 +24,7 @@ from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode, encode
 from deadpool.clusters.ssh.managed_process import ManagedProcess
 from deadpool.clusters.ssh.run_news import RunNews
 from deadpool.clusters.ssh.upstream import Upstream
+from deadpool.control.new_job import put_other_run_away
 from deadpool.control.run_dir import RunDir
 from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.owner_only import open_private
@@ -42,6 +43,7 @@ class Daemon:
     def __init__(self, order: dict[str, Any], listener: socket.socket) -> None:
         self._order, self._listener = order, listener
         self._folder = RunDir.create(Path(order["node_folder"]).absolute())
+        put_other_run_away(self._folder, order["run"])
         self._console = open_private(self._folder.path / "console.log", "ab")
         self._upstream = Upstream()
         self._news = RunNews(self._folder, self._upstream)

@@ -23,8 +23,8 @@ from deadpool.clusters.ssh.preflight import Checked, findings, table
 from deadpool.clusters.ssh.reporter import Reporter
 from deadpool.config import JobConfig
 from deadpool.control.console import print_line
-from deadpool.control.folder_lock import lock_folder
 from deadpool.control.machine_lease import MachineLease
+from deadpool.control.new_job import take_folder
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 
@@ -72,7 +72,8 @@ class SshJob:
             checked = await self._check()
             if self.options.check_only:
                 return 0
-            lock = lock_folder(self.run_dir.path, "run_dir")  # before the secret of another job is replaced
+            lock = take_folder(self.run_dir)
+            self._reporter.begin()
             self._start(checked)
             return await self._wait()
         finally:
@@ -130,7 +131,7 @@ class SshJob:
     # --- the job -----------------------------------------------------------------------------------------------------
 
     def _start(self, checked: Sequence[Checked]) -> None:
-        secret = self.run_dir.make_secret().decode()
+        secret = self.run_dir.secret_file.read_text()
         run = secrets.token_hex(16)
         addresses = {each.host.name: each.host.address or (each.facts or {})["address"] for each in checked}
         ports = {each.host.name: (each.facts or {})["port"] for each in checked}

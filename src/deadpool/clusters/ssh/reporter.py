@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from deadpool.control.console import print_line
 from deadpool.control.run_dir import RunDir
@@ -19,7 +19,7 @@ _PROGRESS_S = 15.0
 class Reporter:
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        self._events = open_private(run_dir.events, "a")
+        self._events: IO[str] | None = None
         self._phase, self._shown_at, self._step = "", 0.0, -1
 
     def show(self, table: Table) -> None:
@@ -27,8 +27,13 @@ class Reporter:
 
         Console().print(table)
 
+    def begin(self) -> None:
+        """The folder is this job's now."""
+        self._events = open_private(self._run_dir.events, "a")
+
     def close(self) -> None:
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
 
     def on_message(self, node: str, message: dict[str, Any]) -> None:
         match message:
@@ -36,7 +41,7 @@ class Reporter:
                 print_line(text)
             case {"op": "lines_lost", "count": count}:
                 print_line(f"[deadpool] {count} lines of node {node} are not shown: they are in its console.log")
-            case {"op": "events", "text": text}:
+            case {"op": "events", "text": text} if self._events is not None:
                 self._events.write(f"{text}\n")
                 self._events.flush()
             case {"op": "announced", "job": job}:

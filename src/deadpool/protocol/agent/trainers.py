@@ -63,6 +63,11 @@ class Trainer:
     ] = ()  # ranks without a process of their own, whose work it does too (rule 30, carried ranks)
     shares: Shares | None = None  # once its script has asked for its shares of a step
 
+    def take_back_release(self) -> None:
+        """Rule 33 (a fence takes the release back): if it ends now, its rank is to be done by another process."""
+        self.released = self.groups_destroyed = False
+        self.asked_code = self.pinged_at = None
+
     def stands_at(self, version: Version) -> bool:
         return self.live is not None and self.live.clean and self.live.version == version
 

@@ -35,6 +35,7 @@ class Unwinding:
         self._seating.fence()
         state.copies.fence()
         for trainer in list(state.trainers.seated()):
+            trainer.take_back_release()
             self._halt(trainer, fence)
         self._fenced_at, self.deadline = now, now + state.settings.unwind_s
         state.effects.append(CutStreams(generation=fence.generation))

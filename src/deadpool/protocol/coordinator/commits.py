@@ -35,7 +35,7 @@ class Commits:
         self.committed = False  # some version was complete once: the job has something to lose
         self.count = 0
         self._resume: Version | None = None
-        self._running = False
+        self._running = self._over = False
         self._uncounted: list[tuple[str, tuple[int, ...], Inventory]] = []  # node, its ranks, what it froze before
         self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas differed, as last reported
@@ -134,6 +134,11 @@ class Commits:
         self._renew_permit()
         return None
 
+    def end(self) -> None:
+        """Rule 33 (a fence takes the release back): a node is lost and no plan follows, so that copies which are gone
+        still count. Nothing more is committed: a successor may have to go on from what there is."""
+        self._over, self.protected = True, False
+
     def forget(self, node: str) -> None:
         self._former_holders = tuple(former for former in self._former_holders if former != node)
 
@@ -172,6 +177,8 @@ class Commits:
 
     def _advance(self, version: Version) -> str | None:
         """Rule 6, commit. Never a version that the permit has passed: some rank may have overwritten it."""
+        if self._over:
+            return None
         if version.number >= self.permit.keep_from and self.ledger.complete(version):
             if unmatched := self.ledger.unmatched(version):
                 if untenable := self._on_unmatched_replicas(version, unmatched):

@@ -385,6 +385,11 @@ class Coordinator:
         return self._job.carried
 
     @property
+    def released(self) -> bool:
+        """Every rank has completed its last step (rule 33, a fence takes the release back)."""
+        return self._job.released
+
+    @property
     def may_shrink(self) -> bool:
         """Whether the user allows it (rule 30, carried ranks)."""
         return self._job.may_shrink
@@ -419,6 +424,10 @@ class Coordinator:
     @property
     def salvage(self) -> SalvageProgress:
         return self._ending.salvage
+
+    def has_seat(self, node: str) -> bool:
+        """Whether the node is a member that holds ranks."""
+        return node in self.members and self.members[node].position is not None
 
     def refusal_to_drain(self, node: str) -> str | None:
         """Why this node cannot be drained now; None: it can."""

@@ -38,6 +38,8 @@ class Faults:
         node, rank, reason, ranks = fault.node, fault.rank, fault.reason, list(fault.ranks)
         if job.released:
             job.out.emit("lost_after_release", node=node, rank=rank, reason=reason, ranks=ranks)
+            if rank is None:
+                job.commits.end()
             self._resumption.on_lost_after_release(ranks)
             return
         job.name_cause("fault")

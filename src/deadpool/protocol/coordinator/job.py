@@ -74,7 +74,9 @@ class JobState:
         self.generation, self.cause = generation, cause
 
     def next_generation(self) -> None:
-        """At a fence. What nodes froze at the fence before counts no more."""
+        """At a fence. What nodes froze at the fence before counts no more. Rule 33 (a fence takes the release back):
+        who has released does not fence, since no state can be lost any more."""
+        assert not self.released, f"{self.generation} was released"
         self.generation = self.generation.next(self.term)
         self._closed = [member.inventory for member in self.members.values()]
         for member in self.members.values():

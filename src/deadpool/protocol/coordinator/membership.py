@@ -11,7 +11,7 @@ from deadpool.protocol.coordinator.members import Member, natural_order
 from deadpool.protocol.coordinator.planning import Planning
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.identity import FOUNDING, Generation
-from deadpool.protocol.messages import Fence, Inventory, Join, JoinRefused, Shutdown, Welcome
+from deadpool.protocol.messages import Fence, Inventory, Join, JoinRefused, Release, Shutdown, Welcome
 
 
 class Membership:
@@ -43,7 +43,11 @@ class Membership:
             self._form_if_complete(now)  # no warning about spares yet: no node is seated
             return
         job.warn_if_no_spare()
-        if job.is_stopping or (job.phase is not Phase.SALVAGING and not join.footing.is_new):
+        if job.released and join.footing.planned == job.generation:
+            # Rule 33 (a fence takes the release back): no generation follows that a fence could begin. It may not have
+            # heard the release, and a rank of it that ends now has ended well.
+            out.send(node, Release(generation=job.generation))
+        elif job.is_stopping or (job.phase is not Phase.SALVAGING and not join.footing.is_new):
             # It has come while the others are stopped, or ran on without them.
             out.send(node, Fence(generation=job.generation, cause=job.cause))
 

@@ -14,7 +14,8 @@ class Finished(Message, frozen=True, kw_only=True):
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """Every rank has completed its last step, so no step will have to be computed again and trainers may end."""
+    """Every rank has completed its last step, so no step will have to be computed again and trainers may end.
+    A fence takes it back (rule 33, a fence takes the release back)."""
 
     generation: Generation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from deadpool.sim.faults import machines
 from deadpool.sim.faults.fault import TIME, FaultKind
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 AWAY_S = 10.0
 CUT_S = 20.0
 STALL_S = 8.0
+WITH_MACHINE = "coordinator_machine"
 TRIGGERS = (TIME, TIME, "fault", "fence", "planned", "prepared", "go", "took_over")
 
 
@@ -23,6 +25,11 @@ def die(world: World) -> bool:
 
 def power(world: World) -> bool:
     return _kill(world, quietly=True)
+
+
+def with_machine(world: World) -> bool:
+    """The machine that the coordinator and ranks are on loses its power: both are lost at once, and nothing says so."""
+    return _kill(world, quietly=True) and machines.power(world)
 
 
 def _kill(world: World, *, quietly: bool) -> bool:
@@ -78,6 +85,7 @@ def _cut(world: World, directions: list[bool]) -> bool:
 FAULTS = [
     FaultKind(kind="coordinator", inject=die, chance=0.25, most=3, triggers=TRIGGERS),
     FaultKind(kind="coordinator_power", inject=power, chance=0.1, triggers=TRIGGERS),
+    FaultKind(kind=WITH_MACHINE, inject=with_machine, chance=0.25, triggers=TRIGGERS),
     FaultKind(kind="coordinator_stall", inject=stall, chance=0.1, triggers=TRIGGERS),
     FaultKind(kind="coordinator_cut", inject=cut, chance=0.1, triggers=TRIGGERS),
     FaultKind(kind="coordinator_half_cut", inject=half_cut, chance=0.1, triggers=TRIGGERS),

@@ -24,6 +24,7 @@ WITHIN_S = {
     "left": 2.0,
     "shrunk": 20.0,
     "grown": 6.0,
+    "finished": 4.0,
 }
 """Events of a coordinator that a fault can follow, with the longest time after them."""
 ANY_TIME = (TIME, TIME, TIME, "fault", "fence", "fence", "planned", "prepared", "go")

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.takeover_report import TakeoverRecord
 from deadpool.protocol.agent.term_guard import TermGuard
+from deadpool.protocol.agent.trainers import Trainer
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.election import Election
 from deadpool.protocol.coordinator.takeover import RecoveredView
@@ -33,6 +34,10 @@ def permits_of_any_term(patch: Patch) -> None:
 
 def fences_and_plans_of_any_term(patch: Patch) -> None:
     _let_in(patch, Fence, Plan)
+
+
+def release_outlives_the_fence(patch: Patch) -> None:
+    patch.set(Trainer, "take_back_release", lambda self: None)
 
 
 def lowest_permit_adopted(patch: Patch) -> None:
@@ -172,4 +177,5 @@ MUTATIONS = [
     Mutation(21, "newest plan alone votes", newest_plan_alone_votes, rule=18, profile="succession"),
     Mutation(40, "recording not told by a newcomer", recording_not_told_by_a_newcomer, rule=23, profile="succession"),
     Mutation(22, "same term promised to two", same_term_promised_to_two, rule=18, profile="succession"),
+    Mutation(69, "release outlives the fence", release_outlives_the_fence, rule=33, profile="ending"),
 ]

@@ -46,8 +46,8 @@ class Seating:
 
     def _come_back(self) -> None:
         process = self._process
-        if not process.alive or process.stage == "loading":
-            return
+        if not process.alive or process.stage in ("loading", "leaving"):
+            return  # out of its loop no process comes back: it ends by itself
         self.is_unwinding = False
         if not self._world.options.in_place:
             process.exit(75, "restarts")

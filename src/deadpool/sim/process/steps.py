@@ -157,4 +157,5 @@ class Steps:
             self._process.turn("leaving")
             for rank, state in self._process.states().items():
                 self._world.checkers.final_state(rank, self._core.live, state)
-            self._process.later(0.5, lambda: self._process.exit(0, "done"))
+                self._world.checkers.on_left(rank, self._core.generation)
+            self._process.later(self._world.options.end_s, lambda: self._process.exit(0, "done"))
