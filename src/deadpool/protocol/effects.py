@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from deadpool.events import Event
+from deadpool.protocol.causes import EndCause, Refusal
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
@@ -43,6 +44,7 @@ class Finish:
     """The process is done."""
 
     failed: bool
+    cause: EndCause
     reason: str
 
 
@@ -152,8 +154,11 @@ class AcceptOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseOffer:
+    """`reason` says more, for people, where there is more to say."""
+
     offer: int
-    reason: str
+    refusal: Refusal
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import CodingGroup, Scheme
 from deadpool.protocol.health import HealthSample
@@ -184,9 +185,12 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushFailed:
+    """`refusal` is None where the holder has not answered: it is gone, or too slow."""
+
     rank: int
     version: Version
     node: str
+    refusal: Refusal | None
     reason: str
 
 
@@ -202,6 +206,7 @@ class FetchFailed:
     rank: int
     slot: SlotRef
     reason: str
+    checkpoint: str = ""  # the name of the one that could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

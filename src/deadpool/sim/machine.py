@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
@@ -296,9 +297,9 @@ class Machine:
                 self._kill(name, reason)
             case Emit(event=event):
                 self.world.log(self.name, event.what, event.detail)
-            case Finish(reason=reason):
+            case Finish(cause=cause, reason=reason):
                 self.world.log(self.name, "agent ends", {"reason": reason})
-                self.is_lost |= self.told_to_leave or (self.starts_killed > 0 and "do not start" in reason)
+                self.is_lost |= self.told_to_leave or (self.starts_killed > 0 and cause is EndCause.NO_STARTS)
                 self.die()
             case _:
                 self._perform_on_memory(effect)
@@ -328,8 +329,8 @@ class Machine:
                 self.world.streams.cut(self, generation)
             case AcceptOffer():
                 self.world.streams.on_accepted(effect)
-            case RefuseOffer(offer=offer, reason=reason):
-                self.world.streams.on_refused(offer, reason)
+            case RefuseOffer(offer=offer, refusal=refusal):
+                self.world.streams.on_refused(offer, refusal)
             case ProbePeers():
                 self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
             case WriteOut(copies=copies):

@@ -6,6 +6,7 @@ from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.inputs import (
     AgentInput,
     Allocated,
@@ -55,15 +56,15 @@ class DataNews:
             case Pushed(rank=rank, node=node, version=version):
                 copies.on_push_ended(rank, node, version, None)
             case PushFailed(rank=rank, node=node, version=version, reason=reason):
-                copies.on_push_ended(rank, node, version, reason)
+                copies.on_push_ended(rank, node, version, input)
                 state.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
             case Fetched(rank=rank, slot=slot, copy=copy):
                 if copies.on_fetched(slot, copy):
                     self._seating.on_snapshot(rank)
-            case FetchFailed(rank=rank, slot=slot, reason=reason):
+            case FetchFailed(rank=rank, slot=slot, reason=reason, checkpoint=checkpoint):
                 if (unread := copies.arrivals.on_fetch_failed(slot)) is not None:
                     why = f"no source gave the snapshot of rank {rank}: {reason}"
-                    self._seating.report_lost(rank, why, unread=unread)
+                    self._seating.report_lost(rank, FaultKind.UNREAD, why, unread=unread, checkpoint=checkpoint)
             case StreamsCut(generation=cut):
                 self._unwinding.on_streams_cut(cut)
             case Offered():

@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
@@ -158,7 +159,7 @@ class Coordinator:
             case LinkLost(node=node, reason=reason):
                 self._membership.lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
-                self._ending.end(reason, failed=True)
+                self._ending.end(EndCause.ASKED, reason, failed=True)
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
             case SchemeAsked(scheme=scheme):

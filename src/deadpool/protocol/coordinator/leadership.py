@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
@@ -165,7 +166,7 @@ class Leadership:
             case Stalled(seconds=seconds):
                 election.discount_stall(seconds)
             case StopAsked(reason=reason):
-                self._out.finish(f"not the coordinator: {reason}", failed=False)
+                self._out.finish(EndCause.ASKED, f"not the coordinator: {reason}", failed=False)
             case Tick():
                 pass
         self._ask_for_promises(election)
@@ -200,7 +201,7 @@ class Leadership:
         reason = f"none of the nodes that ran came back, and with them every copy is lost; {restart}"
         self._out.emit("failed", reason=reason)
         self._out.send_each(election.joins, Shutdown(reason=reason, failed=True))
-        self._out.finish(reason, failed=True)
+        self._out.finish(EndCause.NOBODY_CAME_BACK, reason, failed=True)
         return self._out.take()
 
     def _report_if_short(self, election: Election, now: float) -> None:

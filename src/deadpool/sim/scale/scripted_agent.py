@@ -181,10 +181,11 @@ class ScriptedNode:
                 self._peers[holder.node].offer(self, effect)
             case AcceptOffer(offer=offer, slot=slot):
                 self._take(*self._offers.pop(offer), slot)
-            case RefuseOffer(offer=offer, reason=reason):
+            case RefuseOffer(offer=offer, refusal=refusal):
                 source, push = self._offers.pop(offer)
                 seal = push.copy.seal
-                source.feed(PushFailed(rank=seal.rank, version=seal.version, node=self.name, reason=reason))
+                why, rank, version = refusal.value, seal.rank, seal.version
+                source.feed(PushFailed(rank=rank, version=version, node=self.name, refusal=refusal, reason=why))
             case CutStreams(generation=generation):
                 self.feed(StreamsCut(generation=generation))
             case FetchCopy(rank=rank, slot=slot, fetch=fetch):
