@@ -8,7 +8,7 @@ from typing import Any
 
 from deadpool.chaos.strangers.fault_plan import draw_injections
 from deadpool.chaos.strangers.generate import generate
-from deadpool.chaos.strangers.naming import AuditResult, Verdict, audit_result, named_rules
+from deadpool.chaos.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool.chaos.strangers.protected import ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, read_ranks
 from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
@@ -41,7 +41,7 @@ class Bench:
         loss: str = "0x1p+0",
         code: int = 0,
         said: str = "",
-        audit: AuditResult = AuditResult(),
+        audit: AuditResult = NO_AUDIT,
     ) -> ScriptResult:
         unused: Any = None
         injections = draw_injections(self.script) if FAULT in events else []
@@ -124,34 +124,19 @@ def test_died_of_itself_with_a_fault_that_nobody_injected(tmp_path):
 
 
 def test_a_rank_that_failed_by_itself_and_was_replaced(tmp_path):
-    fault = {
-        "what": "fault",
-        "ranks": [0],
-        "kind": "script",
-        "reason": "script: RuntimeError: storage that is not resizable",
-    }
+    fault = {**FAILED, "ranks": [0], "reason": "script: RuntimeError: storage that is not resizable"}
     result = Bench(tmp_path, "qat").judged(fault, {"what": "injected"}, FAULT)
     assert (result.result, len(result.problems)) == ("died", 1)
 
 
 def test_a_newcomer_that_failed_after_the_fault_was_foretold(tmp_path):
-    failed = {
-        "what": "fault",
-        "ranks": [1],
-        "kind": "script",
-        "reason": "script: StateError: its parameter is not here",
-    }
+    failed = {**FAILED, "ranks": [1], "reason": "script: StateError: its parameter is not here"}
     result = Bench(tmp_path, "grow").judged(REPLACED, {"what": "injected"}, FAULT, failed, code=1)
     assert result.result == "named first"
 
 
 def test_a_rank_that_failed_by_the_end_of_the_one_that_was_audited(tmp_path):
-    failed = {
-        "what": "fault",
-        "ranks": [0],
-        "kind": "script",
-        "reason": "script: RuntimeError: Connection reset by peer",
-    }
+    failed = {**FAILED, "ranks": [0], "reason": "script: RuntimeError: Connection reset by peer"}
     assert Bench(tmp_path, "asynchandle").judged({"what": "audit_ends_rank"}, FAULT, failed).result == "exact"
 
 

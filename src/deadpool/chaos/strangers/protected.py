@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 import random
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -123,9 +122,8 @@ class ProtectedRun:
 
     def was_hit(self) -> bool:
         """A script that fails by itself has faults too, but nobody injected them."""
-        return bool(self.injections or self.audit_result().verdict is not Verdict.NONE) and any(
-            event["what"] == "fault" for event in self.events()
-        )
+        was_asked_for = bool(self.injections) or self.audit_result().verdict is not Verdict.NONE
+        return was_asked_for and any(event["what"] == "fault" for event in self.events())
 
     def own_failures(self) -> list[str]:
         """Ranks that failed before the first injection, although they were replaced: no script fails by itself."""
@@ -151,11 +149,7 @@ class ProtectedRun:
         """Whether a rank was killed after every rank had left its loop, when no rank can be replaced any more."""
         events = self.events()
         marks = [event["what"] for event in events if event["what"] in ("finished", "fault")]
-        killed = any(
-            event["what"] == "lost_after_release"
-            or (event["what"] == "failed" and f": {-signal.SIGKILL}" in event["reason"])
-            for event in events
-        )
+        killed = any(event["what"] == "lost_after_release" for event in events)
         return marks[-1:] == ["finished"] and killed
 
     def output(self) -> str:
