@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from deadpool.config import AUTO
 from deadpool.control.bandwidth import bandwidth
@@ -285,6 +285,8 @@ class CoordinatorServer:
                     self._log_bandwidth()
                     of_leader = self._leadership.is_leader
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, of_leader=of_leader))
+            case _ as never:
+                assert_never(never)
 
     def _send_order(self, node: str, term: int, message: Any) -> None:
         """A message that goes to many nodes, one after the other, is encoded once."""

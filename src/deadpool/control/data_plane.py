@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 from deadpool.control.checkpoint_files import CheckpointFiles
 from deadpool.control.coded_copies import CodedCopies
@@ -30,6 +30,7 @@ from deadpool.protocol.effects import (
     Allocate,
     CompleteCheckpoint,
     CutStreams,
+    DataEffect,
     EndWriter,
     FetchCopy,
     HashSlot,
@@ -158,8 +159,7 @@ class DataPlane:
     def descriptor(self, segment: int) -> int:
         return self._segment(segment).fd
 
-    def perform(self, effect: Any) -> bool:
-        """Returns False if the effect is not one of the data plane."""
+    def perform(self, effect: DataEffect) -> None:
         match effect:
             case Allocate():
                 self._submit(self._allocate, effect)
@@ -190,9 +190,8 @@ class DataPlane:
                 self._offers.answer(offer, effect)
             case RefuseOffer(offer=offer, refusal=refusal, reason=reason):
                 self._offers.answer(offer, TransferRefused(refusal=refusal, reason=reason))
-            case _:
-                return False
-        return True
+            case _ as never:
+                assert_never(never)
 
     # --- in worker threads -------------------------------------------------------------------------------------------
 

@@ -224,11 +224,15 @@ class StopParkedWork:
     """End it and all its children: SIGTERM, then SIGKILL. Nothing waits for that."""
 
 
+DataEffect = (
+    Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer
+    | WriteOut | WritePart | CompleteCheckpoint | EndWriter
+)  # fmt: skip
+"""Those on snapshots, for the data plane."""
+
 AgentEffect = (
-    ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
-    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
-    | ProbePeers | WritePart | CompleteCheckpoint | EndWriter | TakeLease | ReleaseLease
-    | StartParkedWork | StopParkedWork | Emit | Finish
+    ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | ProbePeers | TakeLease | ReleaseLease
+    | StartParkedWork | StopParkedWork | Emit | Finish | DataEffect
 )  # fmt: skip
 
 

@@ -83,18 +83,12 @@ class CheckpointFound:
     checkpoint: Checkpoint
 
 
-CoordinatorInput = (
-    FromAgent
-    | LinkLost
-    | Tick
-    | Stalled
-    | StopAsked
-    | DrainAsked
-    | SchemeAsked
-    | AuditAsked
-    | CheckpointAsked
-    | CheckpointFound
+CoordinatorNews = (
+    LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | AuditAsked | CheckpointAsked | CheckpointFound
 )  # fmt: skip
+"""All but what agents say."""
+
+CoordinatorInput = FromAgent | CoordinatorNews
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 
@@ -321,10 +315,14 @@ class ParkedWorkEnded:
     killed: int = 0
 
 
+DataInput = (
+    Allocated | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered
+    | Received | ReceiveFailed | SourceSpoilt | WrittenOut | Staged | PartWritten | CheckpointFinished
+)  # fmt: skip
+"""What the data plane has done, and what other nodes ask of it."""
+
 AgentInput = (
-    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
-    | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
-    | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | PeersProbed
-    | LeaveAsked | HealthSampled | Staged | PartWritten | CheckpointFinished | LeaseTaken | LeasedElsewhere
-    | ParkedWorkEnded
+    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | HealthSampled | LeaseTaken | LeasedElsewhere | ParkedWorkEnded
+    | DataInput
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec.structs import replace
 
@@ -17,7 +17,9 @@ from deadpool.protocol.effects import (
     Allocate,
     CompleteCheckpoint,
     CutStreams,
+    DataEffect,
     Emit,
+    EndWriter,
     FetchCopy,
     Finish,
     HashSlot,
@@ -28,7 +30,9 @@ from deadpool.protocol.effects import (
     RefuseOffer,
     ReleaseLease,
     ReleaseSegment,
+    StartParkedWork,
     StartTrainer,
+    StopParkedWork,
     TakeLease,
     ToCoordinator,
     ToTrainer,
@@ -301,10 +305,14 @@ class Machine:
                 self.world.log(self.name, "agent ends", {"reason": reason})
                 self.is_lost |= self.told_to_leave or (self.starts_killed > 0 and cause is EndCause.NO_STARTS)
                 self.die()
+            case ProbePeers():
+                self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
+            case StartParkedWork() | StopParkedWork():
+                raise AssertionError("no simulated node has work while it is parked")
             case _:
                 self._perform_on_memory(effect)
 
-    def _perform_on_memory(self, effect: AgentEffect) -> None:
+    def _perform_on_memory(self, effect: DataEffect) -> None:
         match effect:
             case Allocate():
                 self.world.after(1.0, lambda: self._allocate(effect))
@@ -331,11 +339,13 @@ class Machine:
                 self.world.streams.on_accepted(effect)
             case RefuseOffer(offer=offer, refusal=refusal):
                 self.world.streams.on_refused(offer, refusal)
-            case ProbePeers():
-                self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
             case WriteOut(copies=copies):
                 ranks = tuple(copy.seal.rank for _, copy in copies)
                 self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
+            case EndWriter():
+                pass  # a simulated write ends by itself
+            case _ as never:
+                assert_never(never)
 
     def _probed(self, probe: ProbePeers) -> PeersProbed:
         """A machine that was started again answers at another address only, and one without power does not."""

@@ -31,7 +31,7 @@ a process becomes the coordinator is decided in `leadership`, and what it does f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coding import Scheme
@@ -63,6 +63,7 @@ from deadpool.protocol.inputs import (
     CheckpointAsked,
     CheckpointFound,
     CoordinatorInput,
+    CoordinatorNews,
     DrainAsked,
     FromAgent,
     LinkLost,
@@ -154,7 +155,7 @@ class Coordinator:
         self._advance_checkpoints(now)
         return job.out.take()
 
-    def _on_input(self, input: CoordinatorInput, now: float) -> None:
+    def _on_input(self, input: CoordinatorNews, now: float) -> None:
         match input:
             case LinkLost(node=node, reason=reason):
                 self._membership.lose_node(node, f"link to node {node} lost: {reason}", now)
@@ -174,6 +175,8 @@ class Coordinator:
                 self._discount_stall(seconds)
             case Tick():
                 self._timeouts.check(now)
+            case _ as never:
+                assert_never(never)
 
     def _advance_checkpoints(self, now: float) -> None:
         """A write that is asked for at the end of the job begins before the job ends."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import assert_never
 
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.checkpoint import Checkpoint
@@ -22,7 +23,19 @@ from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.takeover import recover_view
 from deadpool.protocol.effects import CoordinatorEffect, ToAgent, earliest
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.inputs import CheckpointFound, CoordinatorInput, FromAgent, LinkLost, Stalled, StopAsked, Tick
+from deadpool.protocol.inputs import (
+    AuditAsked,
+    CheckpointAsked,
+    CheckpointFound,
+    CoordinatorInput,
+    DrainAsked,
+    FromAgent,
+    LinkLost,
+    SchemeAsked,
+    Stalled,
+    StopAsked,
+    Tick,
+)
 from deadpool.protocol.messages import Alive, Heartbeat, Join, Shutdown, Welcome
 
 FIRST_TERM = 1
@@ -167,8 +180,10 @@ class Leadership:
                 election.discount_stall(seconds)
             case StopAsked(reason=reason):
                 self._out.finish(EndCause.ASKED, f"not the coordinator: {reason}", failed=False)
-            case Tick():
-                pass
+            case Tick() | DrainAsked() | SchemeAsked() | AuditAsked() | CheckpointAsked() | CheckpointFound():
+                pass  # whoever asks is told that this process does not lead; a checkpoint is kept for when it does
+            case _ as never:
+                assert_never(never)
         self._ask_for_promises(election)
         effects = self._out.take() + self._decide(election, now)
         self._report_if_short(election, now)
