@@ -138,7 +138,7 @@ class Trial:
             allowance_s=self.budget.allowance_s,
             on_observed=self._on_observed,
             on_copied=lambda capture, *_: self.captured.append(capture.version.number),
-            on_given_up=lambda capture, reason, stall_s: self.missed.append(stall_s or 0.0),
+            on_given_up=lambda capture, cause, reason, stall_s: self.missed.append(stall_s or 0.0),
             on_error=lambda error: print(error),
             on_set_aside=lambda _, nbytes: self.asides.append(nbytes),
         )

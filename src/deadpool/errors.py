@@ -3,7 +3,8 @@
 DeadPoolError
   ConfigError        a value the user gave cannot be used: names the field, the value, what would be accepted
   ProtocolError      a peer sent what the protocol does not allow
-    WireError        bytes that are not a message, or a peer without the job's secret
+    WireError        bytes that are not a message, or a peer that is not of this job
+      WrongSecret      a peer without the job's secret
       VersionMismatch  a peer of this job that runs another version of DeadPool
   ArenaError         host memory for snapshots cannot be allocated, or is damaged
   TransferError      a copy did not arrive whole
@@ -36,14 +37,21 @@ class ProtocolError(DeadPoolError):
 
 
 class WireError(ProtocolError):
-    """Bytes that are not a message, or a peer without the job's secret."""
+    """Bytes that are not a message, or a peer that is not of this job."""
+
+
+class WrongSecret(WireError):
+    """A peer does not know the job's secret."""
 
 
 class VersionMismatch(WireError):
     """A peer of this job runs another version of DeadPool."""
 
-    def __init__(self, message: str, last_words: bytes = b"") -> None:
-        super().__init__(message)
+    cure = "install the same version on every node"
+
+    def __init__(self, found: str, last_words: bytes = b"") -> None:
+        super().__init__(f"{found}: {self.cure}")
+        self.found = found
         self.last_words = last_words  # what the peer has to be sent still, so that it knows as well
 
 

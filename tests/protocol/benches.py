@@ -13,6 +13,7 @@ from deadpool.protocol import inputs
 from deadpool.protocol import messages as msg
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.causes import FaultKind, Miss, Refusal
 from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
 from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
@@ -199,12 +200,11 @@ class CoordinatorBench(Bench):
             case ["trainer-lost", "none", *reason]:
                 return msg.TrainerLost(generation=None, trainer="t", rank=None, reason=" ".join(reason))
             case ["copy-lost", rank, *reason]:
-                unread = version(named["unread"]) if "unread" in named else None
-                lost_copy = msg.TrainerLost(generation=now_in, trainer="", rank=int(rank), reason=" ".join(reason))
-                return structs.replace(lost_copy, unread=unread)
-            case ["trainer-lost" | "stopped" as what, rank, *reason]:
-                lost_trainer = msg.TrainerLost(generation=now_in, trainer="t", rank=int(rank), reason=" ".join(reason))
-                return structs.replace(lost_trainer, inexact=what == "stopped")
+                return _lost(now_in, "", int(rank), reason, named)
+            case ["trainer-lost", rank, *reason]:
+                return _lost(now_in, "t", int(rank), reason, named)
+            case ["stopped", rank, *reason]:
+                return structs.replace(_lost(now_in, "t", int(rank), reason, named), kind=FaultKind.INEXACT)
             case ["sealed", rank, name] if "replica" in named:
                 peers = tuple(int(peer) for peer in named["peers"].split(","))
                 return msg.Sealed(generation=now_in, copy=replicated(f"{rank}:{name}", int(named["replica"]), peers))
@@ -381,14 +381,43 @@ def _takeover_report(term: int, named: dict[str, str]) -> msg.TakeoverReport:
         missed=tuple(int(word) for word in named.get("missed", "").split(",") if word),
         finished=tuple(int(word) for word in named.get("finished", "").split(",") if word),
         ended=tuple((int(rank), int(code)) for rank, code in _by_rank(named.get("ended"))),
-        lost=_by_rank(named.get("lost")),
+        lost=_lost_by_rank(footing.planned, named.get("lost")),
     )
 
 
 def _missed(now_in: Generation, rank: int, number: int, named: dict[str, str]) -> msg.Missed:
     stall_s = float(named["stall_s"]) if "stall_s" in named else None
+    cause = Miss.NO_SLOT if stall_s is None else Miss.TOO_SLOW
     reason = "no free slot" if stall_s is None else "late"
-    return msg.Missed(generation=now_in, rank=rank, number=number, reason=reason, stall_s=stall_s)
+    return msg.Missed(generation=now_in, rank=rank, number=number, cause=cause, reason=reason, stall_s=stall_s)
+
+
+def _lost(now_in: Generation, trainer: str, rank: int, words: list[str], named: dict[str, str]) -> msg.TrainerLost:
+    """The kind of the fault is written as the beginning of its reason; `unread=` names what no source gave."""
+    reason = " ".join(words)
+    kind = _KINDS.get(reason.partition(":")[0].partition(" ")[0], FaultKind.TRAINER)
+    unread = version(named["unread"]) if "unread" in named else None
+    checkpoint = words[1].rstrip(":") if kind is FaultKind.UNREAD and words[0] == "checkpoint" else ""
+    return msg.TrainerLost(
+        generation=now_in, trainer=trainer, rank=rank, reason=reason, kind=kind, unread=unread, checkpoint=checkpoint
+    )
+
+
+_KINDS = {
+    "script": FaultKind.SCRIPT,
+    "device": FaultKind.DEVICE,
+    "no": FaultKind.UNREAD,
+    "checkpoint": FaultKind.UNREAD,
+}
+
+
+def _refusal(reason: str) -> Refusal | None:
+    return Refusal(reason.removeprefix("refused: ")) if reason.startswith("refused: ") else None
+
+
+def _lost_by_rank(now_in: Generation, word: str | None) -> tuple[msg.TrainerLost, ...]:
+    """1:killed"""
+    return tuple(_lost(now_in, "", rank, [reason], {}) for rank, reason in _by_rank(word))
 
 
 def _inventory(named: dict[str, str]) -> msg.Inventory:
@@ -558,7 +587,10 @@ class AgentBench(Bench):
                 return inputs.Pushed(rank=wanted.rank, version=wanted.version, node=node)
             case ["push-failed", name, node, *reason]:
                 wanted = copy(name).seal
-                return inputs.PushFailed(rank=wanted.rank, version=wanted.version, node=node, reason=" ".join(reason))
+                why = " ".join(reason)
+                return inputs.PushFailed(
+                    rank=wanted.rank, version=wanted.version, node=node, refusal=_refusal(why), reason=why
+                )
             case ["fetched", name, ref]:
                 return inputs.Fetched(rank=copy(name).seal.rank, slot=slot(ref), copy=copy(name))
             case ["fetch-failed", rank, ref]:

@@ -6,6 +6,7 @@ A generation is 1.2, a version v4@1.1, a slot segment/index, a copy rank:version
 from __future__ import annotations
 
 import dataclasses
+from enum import Enum
 from typing import Any
 
 from msgspec import structs
@@ -191,6 +192,8 @@ def _value(value: Any) -> str:
             return f"({_named('', _told(value)).strip()})"
         case msg.Permit():
             return f"({_permit(value)})"
+        case msg.TrainerLost(rank=rank, reason=reason):
+            return f"{rank},{_value(reason)}"
         case msg.TrainerInfo(trainer=trainer, state=state, rank=rank):
             return f"{trainer}:{state}" + ("" if rank is None else f":{rank}")
         case msg.Inventory(live=live, own=own, held=held, parities=parities):
@@ -207,6 +210,8 @@ def _value(value: Any) -> str:
             return f"{value.rank}:({_named('', told).strip()})"
         case float():
             return f"{value:.3g}"
+        case Enum():
+            return _value(value.value)
         case tuple() | list() | msg.Copies() | msg.Lives():
             return ",".join(_value(item) for item in value) or "-"
         case str() if " " in value:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from deadpool.protocol.agent.capture_costs import ENOUGH, PENDING_AT_MOST, WINDOW, CaptureCosts
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Missed, Stepped
 from deadpool.protocol.topology import Schedule
-from deadpool.protocol.trainer_core import NO_SLOT, SWITCHED_OFF
 
 FIRST = Generation(1, 1)
 
@@ -38,8 +38,10 @@ def test_figures_are_of_late() -> None:
 def test_captures_given_up_count_with_what_they_would_have_cost() -> None:
     costs = CaptureCosts()
     for number in range(3):
-        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason="late", stall_s=0.3))
-        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason="no free slot"))
+        costs.on_missed(
+            0, Missed(generation=FIRST, rank=0, number=number, cause=Miss.TOO_SLOW, reason="late", stall_s=0.3)
+        )
+        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, cause=Miss.NO_SLOT, reason=""))
         stepped(costs, number + 1, copy_s=None, stall_s=0.001)
     assert costs.of_ranks()[0].stall_s == 0.3
     assert costs.ranks[0].stall_share == 0.002, "what it really cost"
@@ -88,19 +90,19 @@ def test_steps_beside_a_copy_are_compared_with_steps_beside_none() -> None:
     assert overhead is not None and abs(overhead.share - 0.005) < 1e-6 and overhead.error < 1e-6
     count = overhead.count
     for number in range(200, 240):  # what was not captured disturbs no step
-        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason="late"))
+        costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, cause=Miss.TOO_SLOW, reason="late"))
         costs.on_stepped(0, Stepped(generation=FIRST, number=number, step_s=0.5, cycle_s=1.0), 0.0)
     overhead = costs.of_ranks()[0].overhead
     assert overhead is not None and overhead.count == count
 
 
-def overhead_with_misses(reason: str) -> object:
-    """Six captured steps of 0.5 s and six of 0.4 s that have missed their captures for this reason, in turn."""
+def overhead_with_misses(cause: Miss) -> object:
+    """Six captured steps of 0.5 s and six of 0.4 s that have missed their captures for this cause, in turn."""
     costs = CaptureCosts()
     for number in range(600):
         is_missed = number % 12 >= 6
         if is_missed:
-            costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, reason=reason))
+            costs.on_missed(0, Missed(generation=FIRST, rank=0, number=number, cause=cause, reason=""))
         cycle_s = 0.4 if is_missed else 0.5
         costs.on_stepped(0, Stepped(generation=FIRST, number=number + 1, step_s=cycle_s, cycle_s=cycle_s), 0.0)
     return costs.of_ranks()[0].overhead
@@ -108,6 +110,6 @@ def overhead_with_misses(reason: str) -> object:
 
 def test_steps_without_a_capture_are_compared_only_if_the_script_wanted_none() -> None:
     """A capture that failed may have failed because the step was slow."""
-    found = overhead_with_misses(SWITCHED_OFF)
+    found = overhead_with_misses(Miss.SWITCHED_OFF)
     assert abs(found.share - 0.25) < 0.01  # type: ignore[attr-defined]
-    assert overhead_with_misses(NO_SLOT) is None
+    assert overhead_with_misses(Miss.NO_SLOT) is None

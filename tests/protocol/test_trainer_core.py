@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from notation import geometry, slot, version
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Captured
 from deadpool.protocol.topology import Schedule
-from deadpool.protocol.trainer_core import NO_SLOT, Capture, SlotAwaited, TrainerCore
+from deadpool.protocol.trainer_core import Capture, SlotAwaited, TrainerCore
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 
@@ -55,7 +56,7 @@ def test_copy_that_ends_after_the_flag_is_nobodys_evidence() -> None:
     assert isinstance(capture, Capture)
     core.halt(SECOND)
     assert core.copied(capture, 8) is None
-    assert core.gave_up(capture, "late") is None
+    assert core.gave_up(capture, Miss.TOO_SLOW, "late") is None
 
 
 def test_flag_between_steps_leaves_a_clean_state() -> None:
@@ -166,7 +167,7 @@ def without_a_slot() -> tuple[TrainerCore, SlotAwaited]:
 def test_no_free_slot_is_said() -> None:
     core, awaited = without_a_slot()
     missed = core.slot_never_came(awaited)
-    assert missed is not None and (missed.number, missed.reason) == (0, NO_SLOT)
+    assert missed is not None and (missed.number, missed.cause) == (0, Miss.NO_SLOT)
 
 
 def test_slot_that_is_granted_before_the_optimizer_steps_is_not_too_late() -> None:
@@ -201,7 +202,7 @@ def test_slot_of_a_capture_given_up_stays() -> None:
     core = running()
     first = core.plan_capture()
     assert isinstance(first, Capture)
-    core.gave_up(first, "slow")
+    core.gave_up(first, Miss.TOO_SLOW, "slow")
     captures = [core.plan_capture(), core.plan_capture()]
     assert [c.slot for c in captures if isinstance(c, Capture)] == [slot("1/1"), slot("1/0")]
 
@@ -287,7 +288,7 @@ def step_to(core: TrainerCore, number: int) -> list[int]:
         decision = core.plan_capture()
         if isinstance(decision, Capture):
             captured.append(decision.version.number)
-            core.gave_up(decision, "its slot is needed again")
+            core.gave_up(decision, Miss.TOO_SLOW, "its slot is needed again")
     return captured
 
 
@@ -344,7 +345,7 @@ def test_carried_ranks_are_captured_together_with_their_carrier_or_not_at_all() 
     assert isinstance(capture, Capture) and capture.carried == ((2, slot("2/0")),), "rank 3 is carried by another"
     (carried,) = core.copied_carried(capture, {2: 9})
     assert (carried.rank, carried.slot, carried.record_bytes) == (2, slot("2/0"), 9)
-    core.gave_up(capture, "late")
+    core.gave_up(capture, Miss.TOO_SLOW, "late")
     assert core.has_slots, "it keeps both slots"
     core.halt(SECOND)
     assert core.copied_carried(capture, {2: 9}) == [], "no evidence after the flag"

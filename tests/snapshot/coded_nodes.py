@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 from snapshot_nodes import DEADLINE_S, GENERATION, MEMBER, VERSION
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import CodingGroup, parity_layout, pieces_of
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region
@@ -90,7 +91,7 @@ class CodedNode:
         self.server = TransferServer(
             host="127.0.0.1",
             credentials=MEMBER,
-            open=lambda *_: TransferRefused(reason="no copies here"),
+            open=lambda *_: TransferRefused(refusal=Refusal.UNANSWERED),
             stored=lambda seal: None,
             dropped=lambda seal, reason: None,
             find=self._find,
@@ -116,7 +117,7 @@ class CodedNode:
 
     def _open(self, contribution: Contribution, generation: Generation) -> ParitySlot | TransferRefused:
         self.before_open()
-        return TransferRefused(reason=self.refuses) if self.refuses else self.parity
+        return TransferRefused(refusal=Refusal.NO_ROOM, reason=self.refuses) if self.refuses else self.parity
 
     def _find(self, rank: int, version: Version) -> Found | None:
         if (rank, version) != (self.seal.rank, VERSION):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Region, Seal
 from deadpool.snapshot.arena import Segment
@@ -99,7 +100,7 @@ class Holder:
 
     def _open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | TransferRefused:
         self.opened.put((seal, generation, geometry))
-        return TransferRefused(reason=self._refuses) if self._refuses else self.segment.slot(0)
+        return TransferRefused(refusal=Refusal.NO_ROOM, reason=self._refuses) if self._refuses else self.segment.slot(0)
 
     def outcome(self) -> tuple[str, Seal, str]:
         return self.outcomes.get(timeout=WAIT_S)

@@ -6,6 +6,7 @@ import threading
 from snapshot_nodes import EXTENT, GEOMETRY, VERSION, WAIT_S
 
 from deadpool.errors import TransferError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import Digest, Seal
 from deadpool.snapshot.slot import read_seal
 from deadpool.snapshot.transfer.callbacks import Callbacks, TransferRefused
@@ -39,7 +40,7 @@ class SlowStream:
 def test_slot_is_not_dropped_while_a_stream_still_writes_into_it():
     dropped, lead, second = [], SlowStream(), SlowStream()
     callbacks = Callbacks(
-        open=lambda *_: TransferRefused(reason=""),
+        open=lambda *_: TransferRefused(refusal=Refusal.UNANSWERED),
         stored=lambda seal: None,
         dropped=lambda seal, reason: dropped.append(reason),
         find=lambda *_: None,

@@ -8,12 +8,13 @@ from typing import Any
 
 from deadpool.chaos.strangers.fault_plan import draw_injections
 from deadpool.chaos.strangers.generate import generate
-from deadpool.chaos.strangers.naming import audit_verdict, named_rules
+from deadpool.chaos.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool.chaos.strangers.protected import ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, read_ranks
 from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 
-FAULT = {"what": "fault", "ranks": [1], "reason": "killed by SIGKILL"}
+FAULT = {"what": "fault", "ranks": [1], "kind": "trainer", "reason": "killed by SIGKILL"}
+FAILED = {"what": "fault", "kind": "script"}
 NAMED = {"what": "inexact_script", "rule": "batch_before_step"}
 REPLACED = {"what": "inexact_script", "rule": "replaced_objects"}
 REMOVED = {"what": "inexact_script", "rule": "files_before_loop"}
@@ -35,7 +36,12 @@ class Bench:
             (out / f"rank{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def judged(
-        self, *events: dict[str, Any], loss: str = "0x1p+0", code: int = 0, said: str = "", audit: str = ""
+        self,
+        *events: dict[str, Any],
+        loss: str = "0x1p+0",
+        code: int = 0,
+        said: str = "",
+        audit: AuditResult = NO_AUDIT,
     ) -> ScriptResult:
         unused: Any = None
         injections = draw_injections(self.script) if FAULT in events else []
@@ -73,18 +79,18 @@ def test_another_rule_excuses_nothing(tmp_path):
 
 
 def test_the_audit_has_named_it(tmp_path):
-    differs = "differs: object data (state_in_variables)"
+    passed, differs = AuditResult(Verdict.PASSED), AuditResult(Verdict.DIFFERS, "object data (state_in_variables)")
     assert Bench(tmp_path, "accum3").judged(FAULT, loss="0x2p+0", audit=differs).result == "named first"
-    assert Bench(tmp_path / "passed", "accum3").judged(FAULT, loss="0x2p+0", audit="passed").result == "differs"
+    assert Bench(tmp_path / "passed", "accum3").judged(FAULT, loss="0x2p+0", audit=passed).result == "differs"
     assert Bench(tmp_path / "exact", "flatgrad").judged(FAULT, loss="0x2p+0", audit=differs).result == "differs"
 
 
 def test_verdicts_of_an_audit():
     ends, differs = {"what": "audit_ends_rank"}, {"what": "audit_differs", "part": "object data", "rule": "unexplained"}
-    assert audit_verdict([ends, FAULT, {"what": "audit_passed"}]) == "passed"
-    assert audit_verdict([ends, FAULT, differs]) == "differs: object data (unexplained)"
-    assert audit_verdict([ends, FAULT]) == "no verdict"
-    assert audit_verdict([]) == ""
+    assert str(audit_result([ends, FAULT, {"what": "audit_passed"}])) == "passed"
+    assert str(audit_result([ends, FAULT, differs])) == "differs: object data (unexplained)"
+    assert str(audit_result([ends, FAULT])) == "no verdict"
+    assert str(audit_result([])) == ""
 
 
 def test_named_too_late(tmp_path):
@@ -113,24 +119,24 @@ def test_died_without_a_fault(tmp_path):
 
 
 def test_died_of_itself_with_a_fault_that_nobody_injected(tmp_path):
-    fault = {"what": "fault", "ranks": [0], "reason": "it ended with code 1"}
+    fault = {"what": "fault", "ranks": [0], "kind": "trainer", "reason": "it ended with code 1"}
     assert Bench(tmp_path, "resizebuf").judged(fault, code=1).result == "died"
 
 
 def test_a_rank_that_failed_by_itself_and_was_replaced(tmp_path):
-    fault = {"what": "fault", "ranks": [0], "reason": "script: RuntimeError: storage that is not resizable"}
+    fault = {**FAILED, "ranks": [0], "reason": "script: RuntimeError: storage that is not resizable"}
     result = Bench(tmp_path, "qat").judged(fault, {"what": "injected"}, FAULT)
     assert (result.result, len(result.problems)) == ("died", 1)
 
 
 def test_a_newcomer_that_failed_after_the_fault_was_foretold(tmp_path):
-    failed = {"what": "fault", "ranks": [1], "reason": "script: StateError: its parameter is not here"}
+    failed = {**FAILED, "ranks": [1], "reason": "script: StateError: its parameter is not here"}
     result = Bench(tmp_path, "grow").judged(REPLACED, {"what": "injected"}, FAULT, failed, code=1)
     assert result.result == "named first"
 
 
 def test_a_rank_that_failed_by_the_end_of_the_one_that_was_audited(tmp_path):
-    failed = {"what": "fault", "ranks": [0], "reason": "script: RuntimeError: Connection reset by peer"}
+    failed = {**FAILED, "ranks": [0], "reason": "script: RuntimeError: Connection reset by peer"}
     assert Bench(tmp_path, "asynchandle").judged({"what": "audit_ends_rank"}, FAULT, failed).result == "exact"
 
 

@@ -11,8 +11,8 @@ from device_twin import DeviceTwin
 from test_late_device import in_thread, poor_budget
 from waiting import LIMIT_S
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Captured, Missed
-from deadpool.protocol.trainer_core import NO_SLOT
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_nothing_is_said_to_be_missed_before_the_optimizer_steps(make_stage, twi
     assert stage.missed() == []
     stage.train()
     (missed,) = stage.session.of_kind(Missed)
-    assert (missed.number, missed.reason, missed.stall_s) == (1, NO_SLOT, None)
+    assert (missed.number, missed.cause, missed.stall_s) == (1, Miss.NO_SLOT, None)
 
 
 def test_slot_that_comes_after_the_optimizer_is_for_the_next_version(make_stage, twin):
@@ -100,7 +100,7 @@ def test_copy_that_had_no_time_left_is_missed_for_want_of_a_slot_not_of_speed(ma
     stage.job.capturer.settle()
     twin.copy()
     (missed,) = stage.await_said(Missed, 1)
-    assert (missed.number, missed.reason, missed.stall_s) == (1, NO_SLOT, None)
+    assert (missed.number, missed.cause, missed.stall_s) == (1, Miss.NO_SLOT, None)
 
 
 def test_script_that_writes_before_its_optimizer_is_not_captured_late(make_stage, twin):

@@ -14,7 +14,7 @@ from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.framing import LIMIT_BYTES
-from deadpool.wire.listener import AuthenticatedListener
+from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
 from deadpool.wire.served_link import ServedLink
 
 MEMBER = Credentials(b"the job's own secret")
@@ -38,8 +38,8 @@ class Front:
         await self.links.put(ControlLink(reader, writer))
         await asyncio.Event().wait()
 
-    def _refused(self, reason: str, count: int) -> None:
-        self.refusals.put_nowait(reason)
+    def _refused(self, refused: RefusedPeer, count: int) -> None:
+        self.refusals.put_nowait(refused.sentence)
 
 
 class PushFront(Front):

@@ -53,6 +53,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.lists(structs_of(Copy if kind is Copies else Live), max_size=4).map(kind.of)
     if isinstance(kind, type) and issubclass(kind, Value):
         return structs_of(kind)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return st.sampled_from(kind)
     if origin is typing.Literal:
         return st.sampled_from(arguments)
     if origin in (types.UnionType, typing.Union):

@@ -88,7 +88,7 @@ def _print_each(seeds: Iterable[int], profile: Profile) -> tuple[Summary, float]
         result = run_seed(seed, story=True, profile=profile)
         print(f"seed {seed}: {result.options}")
         print("\n".join(result.story))
-        print(f"seed {seed}: {result.outcome}")
+        print(f"seed {seed}: {result.reason}")
         summary.add(result)
         _print_violation(result)
     return summary, time.monotonic() - began

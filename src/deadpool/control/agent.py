@@ -43,6 +43,7 @@ from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.effects import (
+    AgentEffect,
     CutStreams,
     Emit,
     Finish,
@@ -328,11 +329,9 @@ class AgentProcess:
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def _perform(self, effect: Any) -> None:
+    def _perform(self, effect: AgentEffect) -> None:
         if isinstance(effect, CutStreams):
             self._rendezvous.clear()
-        if self._data.perform(effect):
-            return
         match effect:
             case ToCoordinator(message=message):
                 self._to_coordinator(message)
@@ -365,6 +364,8 @@ class AgentProcess:
             case Finish():
                 if not self._outcome.done():
                     self._outcome.set_result(effect)
+            case _:
+                self._data.perform(effect)
 
     async def _probe(self, probe: ProbePeers) -> None:
         try:

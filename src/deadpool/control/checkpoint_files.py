@@ -143,8 +143,9 @@ class Load:
             load_rank(open_store(where), effect.fetch.checkpoint, effect.fetch.copy, self._slot, self._put)
         except Exception as error:  # damaged files give errors of any kind, and the coordinator would wait for news
             text = str(error) if isinstance(error, (OSError, DeadPoolError)) else f"{type(error).__name__}: {error}"
-            reason = f"checkpoint {effect.fetch.checkpoint}: {text}"
-            self._tell(FetchFailed(rank=effect.rank, slot=effect.slot, reason=reason))
+            name = effect.fetch.checkpoint
+            reason = f"checkpoint {name}: {text}"
+            self._tell(FetchFailed(rank=effect.rank, slot=effect.slot, reason=reason, checkpoint=name))
         else:
             self._tell(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from deadpool.config import AUTO
 from deadpool.control.bandwidth import bandwidth
@@ -46,7 +46,7 @@ from deadpool.protocol.messages import Answer, Ask, Examined, Facts, Join, JoinR
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import framed
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.listener import AuthenticatedListener
+from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
 from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0
@@ -191,8 +191,8 @@ class CoordinatorServer:
             del self._peers[caller.node]
             self._feed(LinkLost(node=caller.node, reason=caller.link.lost_reason))
 
-    def _on_refused(self, reason: str, count: int) -> None:
-        self.log_event(Event(what="connection_refused", detail={"reason": reason, "count": count}))
+    def _on_refused(self, refused: RefusedPeer, count: int) -> None:
+        self.log_event(Event(what="connection_refused", detail={"reason": refused.sentence, "count": count}))
 
     def _on_message(self, caller: Caller, message: Any) -> None:
         match message:
@@ -285,6 +285,8 @@ class CoordinatorServer:
                     self._log_bandwidth()
                     of_leader = self._leadership.is_leader
                     self._outcome.set_result(Outcome(failed=failed, reason=reason, of_leader=of_leader))
+            case _ as never:
+                assert_never(never)
 
     def _send_order(self, node: str, term: int, message: Any) -> None:
         """A message that goes to many nodes, one after the other, is encoded once."""

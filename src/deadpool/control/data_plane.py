@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 from deadpool.control.checkpoint_files import CheckpointFiles
 from deadpool.control.coded_copies import CodedCopies
@@ -24,11 +24,13 @@ from deadpool.control.thread_priority import ThreadPriority
 from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
 from deadpool.events import Event
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
     CompleteCheckpoint,
     CutStreams,
+    DataEffect,
     EndWriter,
     FetchCopy,
     HashSlot,
@@ -65,6 +67,7 @@ from deadpool.snapshot.transfer import (
     FoundParity,
     ParityCallbacks,
     ParityName,
+    PeerRefused,
     PullRequest,
     PushRequest,
     TransferClient,
@@ -156,8 +159,7 @@ class DataPlane:
     def descriptor(self, segment: int) -> int:
         return self._segment(segment).fd
 
-    def perform(self, effect: Any) -> bool:
-        """Returns False if the effect is not one of the data plane."""
+    def perform(self, effect: DataEffect) -> None:
         match effect:
             case Allocate():
                 self._submit(self._allocate, effect)
@@ -186,11 +188,10 @@ class DataPlane:
                 self._submit(self._write_out, effect)
             case AcceptOffer(offer=offer):
                 self._offers.answer(offer, effect)
-            case RefuseOffer(offer=offer, reason=reason):
-                self._offers.answer(offer, TransferRefused(reason=reason))
-            case _:
-                return False
-        return True
+            case RefuseOffer(offer=offer, refusal=refusal, reason=reason):
+                self._offers.answer(offer, TransferRefused(refusal=refusal, reason=reason))
+            case _ as never:
+                assert_never(never)
 
     # --- in worker threads -------------------------------------------------------------------------------------------
 
@@ -245,7 +246,9 @@ class DataPlane:
             coded = effect.group is not None
             count = self._coded.contribute(effect, midway) if coded else self._push_copy(effect, midway)
         except DeadPoolError as error:
-            self._deliver(PushFailed(rank=seal.rank, version=seal.version, node=holder.node, reason=str(error)))
+            refusal, reason = _refusal(error), str(error)
+            failed = PushFailed(rank=seal.rank, version=seal.version, node=holder.node, refusal=refusal, reason=reason)
+            self._deliver(failed)
             return
         self.sent.note(seal.rank, holder.node, seal.version, count, time.monotonic() - began)
         self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node))
@@ -370,6 +373,17 @@ class DataPlane:
 
     def _slot(self, ref: SlotRef) -> memoryview:
         return self._segment(ref.segment).slot(ref.index)
+
+
+def _refusal(error: DeadPoolError) -> Refusal | None:
+    """What a push has failed by; None: the holder gave no answer."""
+    match error:
+        case PeerRefused(refusal=refusal):
+            return refusal
+        case CopySpoilt():  # found here, before anything was sent
+            return Refusal.NOT_AS_SEALED
+        case _:
+            return None
 
 
 def _key(segment: int) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from deadpool.control.coded_copies import CodedCopies
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AcceptOffer
 from deadpool.protocol.identity import Generation, Version
@@ -58,8 +59,9 @@ class Offers:
             self._deliver(ReceiveFailed(slot=answer.slot, reason=reason, rank=rank))
 
     def refuse_all(self, reason: str) -> None:
+        """The agent leaves."""
         for number in list(self._waiting):
-            self.answer(number, TransferRefused(reason=reason))
+            self.answer(number, TransferRefused(refusal=Refusal.UNANSWERED, reason=reason))
 
     # --- called by the transfer server's threads ---------------------------------------------------------------------
 
@@ -88,7 +90,7 @@ class Offers:
             return waiting.answer.result(_ANSWER_S)
         except TimeoutError:
             self._waiting.pop(number, None)
-            return TransferRefused(reason="the agent did not answer")
+            return TransferRefused(refusal=Refusal.UNANSWERED, reason="the agent did not answer")
 
     def stored(self, seal: Seal) -> None:
         slot, copy = self._arrived(seal)

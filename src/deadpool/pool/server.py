@@ -20,7 +20,7 @@ from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.keepalive import notice_silence
-from deadpool.wire.listener import AuthenticatedListener
+from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
 from deadpool.wire.served_link import ServedLink
 
 _JOBS_FILE = "jobs.json"
@@ -83,8 +83,8 @@ class PoolServer:
         if (line := console_line(record)) is not None:
             print_line(f"[deadpool] {line}")
 
-    def _on_refused(self, reason: str, count: int) -> None:
-        self._record(Event(what="connection_refused", detail={"reason": reason, "count": count}))
+    def _on_refused(self, refused: RefusedPeer, count: int) -> None:
+        self._record(Event(what="connection_refused", detail={"reason": refused.sentence, "count": count}))
 
     # --- commands ----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from deadpool.events import Event
+from deadpool.protocol.causes import EndCause, Refusal
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
@@ -43,6 +44,7 @@ class Finish:
     """The process is done."""
 
     failed: bool
+    cause: EndCause
     reason: str
 
 
@@ -152,8 +154,11 @@ class AcceptOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseOffer:
+    """`reason` says more, for people, where there is more to say."""
+
     offer: int
-    reason: str
+    refusal: Refusal
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +224,15 @@ class StopParkedWork:
     """End it and all its children: SIGTERM, then SIGKILL. Nothing waits for that."""
 
 
+DataEffect = (
+    Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer
+    | WriteOut | WritePart | CompleteCheckpoint | EndWriter
+)  # fmt: skip
+"""Those on snapshots, for the data plane."""
+
 AgentEffect = (
-    ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | Allocate | ReleaseSegment | HashSlot
-    | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer | WriteOut
-    | ProbePeers | WritePart | CompleteCheckpoint | EndWriter | TakeLease | ReleaseLease
-    | StartParkedWork | StopParkedWork | Emit | Finish
+    ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | ProbePeers | TakeLease | ReleaseLease
+    | StartParkedWork | StopParkedWork | Emit | Finish | DataEffect
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import CodingGroup, Scheme
 from deadpool.protocol.health import HealthSample
@@ -82,18 +83,12 @@ class CheckpointFound:
     checkpoint: Checkpoint
 
 
-CoordinatorInput = (
-    FromAgent
-    | LinkLost
-    | Tick
-    | Stalled
-    | StopAsked
-    | DrainAsked
-    | SchemeAsked
-    | AuditAsked
-    | CheckpointAsked
-    | CheckpointFound
+CoordinatorNews = (
+    LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | AuditAsked | CheckpointAsked | CheckpointFound
 )  # fmt: skip
+"""All but what agents say."""
+
+CoordinatorInput = FromAgent | CoordinatorNews
 
 # --- inputs of the agent ---------------------------------------------------------------------------------------------
 
@@ -184,9 +179,12 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushFailed:
+    """`refusal` is None where the holder has not answered: it is gone, or too slow."""
+
     rank: int
     version: Version
     node: str
+    refusal: Refusal | None
     reason: str
 
 
@@ -202,6 +200,7 @@ class FetchFailed:
     rank: int
     slot: SlotRef
     reason: str
+    checkpoint: str = ""  # the name of the one that could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,10 +315,14 @@ class ParkedWorkEnded:
     killed: int = 0
 
 
+DataInput = (
+    Allocated | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered
+    | Received | ReceiveFailed | SourceSpoilt | WrittenOut | Staged | PartWritten | CheckpointFinished
+)  # fmt: skip
+"""What the data plane has done, and what other nodes ask of it."""
+
 AgentInput = (
-    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Allocated
-    | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered | Received
-    | ReceiveFailed | Tick | Stalled | StopAsked | SourceSpoilt | WrittenOut | PeersProbed
-    | LeaveAsked | HealthSampled | Staged | PartWritten | CheckpointFinished | LeaseTaken | LeasedElsewhere
-    | ParkedWorkEnded
+    CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | HealthSampled | LeaseTaken | LeasedElsewhere | ParkedWorkEnded
+    | DataInput
 )  # fmt: skip

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from deadpool.protocol.capture_schedule import CaptureSchedule
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.topology import Schedule
-
-NO_SLOT = "no free slot"
-SWITCHED_OFF = "switched off"  # by the script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +180,7 @@ class TrainerCore:
         """The state is about to change, so this rank has missed the version. None: its generation is over."""
         if self.is_aborted or awaited.generation != self.generation:
             return None
-        return self.missed(awaited.version, NO_SLOT)
+        return self.missed(awaited.version, Miss.NO_SLOT, "no free slot")
 
     def _take_slots(self, version: Version) -> Capture:
         carried = tuple((rank, slots.popleft()) for rank, slots in self._carried.items())
@@ -208,7 +206,7 @@ class TrainerCore:
             generation=self.generation, version=capture.version, slot=capture.slot, record_bytes=record_bytes
         )
 
-    def gave_up(self, capture: Capture, reason: str, stall_s: float | None = None) -> Missed | None:
+    def gave_up(self, capture: Capture, cause: Miss, reason: str, stall_s: float | None = None) -> Missed | None:
         """The trainer keeps the slot for its next capture."""
         if self.is_aborted or capture.generation != self.generation:
             return None
@@ -216,14 +214,16 @@ class TrainerCore:
             self._slots.append(capture.slot)
         for rank, slot in capture.carried:
             self.grant(capture.generation, slot, rank)
-        return self.missed(capture.version, reason, stall_s)
+        return self.missed(capture.version, cause, reason, stall_s)
 
-    def missed(self, version: Version, reason: str, stall_s: float | None = None) -> Missed:
+    def missed(self, version: Version, cause: Miss, reason: str, stall_s: float | None = None) -> Missed:
         self._decided = max(self._decided, version.number)
-        return self._missed(version.number, reason, stall_s)
+        return self._missed(version.number, cause, reason, stall_s)
 
-    def _missed(self, number: int, reason: str, stall_s: float | None = None) -> Missed:
-        return Missed(generation=self.generation, rank=self.rank, number=number, reason=reason, stall_s=stall_s)
+    def _missed(self, number: int, cause: Miss, reason: str, stall_s: float | None = None) -> Missed:
+        return Missed(
+            generation=self.generation, rank=self.rank, number=number, cause=cause, reason=reason, stall_s=stall_s
+        )
 
     def reschedule(self, generation: Generation, schedule: Schedule) -> list[Missed]:
         """All ranks change at `schedule.start`. An order that comes later than that is too late to capture what the
@@ -232,7 +232,8 @@ class TrainerCore:
             return []
         overlooked = self.schedule.overlooked(schedule, self._decided)
         self.schedule.add(schedule, settled=self._decided + 1)
-        return [self._missed(number, "the new interval was heard of too late") for number in overlooked]
+        why = "the new interval was heard of too late"
+        return [self._missed(number, Miss.HEARD_TOO_LATE, why) for number in overlooked]
 
     def stand(self, generation: Generation, number: int) -> None:
         """An order that comes too late to capture `number` still stops the rank at the next version, so that it does

@@ -88,7 +88,8 @@ class DurableStore:
         content = self._stored[effect.fetch.checkpoint].parts.get(seal.rank)
         if content is None or content.digest() != seal.digest:
             machine.arena.end_write(effect.slot, effect, None)
-            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="not as sealed"))
+            name = effect.fetch.checkpoint
+            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="not as sealed", checkpoint=name))
             return
         machine.arena.end_write(effect.slot, effect, replace(content, version=seal.version))
         machine.feed(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.leadership import Leadership
-from deadpool.protocol.effects import Drop, Emit, Finish, ToAgent
+from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.inputs import FromAgent, LinkLost, Stalled, Tick
 from deadpool.protocol.messages import JoinRefused, Order
 from deadpool.sim.network import Link
@@ -123,7 +123,7 @@ class Host:
             self._perform(effect)
         self._set_timer()
 
-    def _perform(self, effect: Any) -> None:
+    def _perform(self, effect: CoordinatorEffect) -> None:
         match effect:
             case ToAgent(node=node, term=term, message=message):
                 self._world.checkers.on_order_sent(self, node, message)
@@ -139,6 +139,8 @@ class Host:
                 self._world.on_event_of(self, event.what, {**event.detail, "node": event.node})
             case Finish():
                 self._world.finished(self, effect)
+            case _ as never:
+                assert_never(never)
 
     def _set_timer(self) -> None:
         wake = self.leadership.deadline()

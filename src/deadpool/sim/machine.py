@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
     Allocate,
     CompleteCheckpoint,
     CutStreams,
+    DataEffect,
     Emit,
+    EndWriter,
     FetchCopy,
     Finish,
     HashSlot,
@@ -27,7 +30,9 @@ from deadpool.protocol.effects import (
     RefuseOffer,
     ReleaseLease,
     ReleaseSegment,
+    StartParkedWork,
     StartTrainer,
+    StopParkedWork,
     TakeLease,
     ToCoordinator,
     ToTrainer,
@@ -296,14 +301,18 @@ class Machine:
                 self._kill(name, reason)
             case Emit(event=event):
                 self.world.log(self.name, event.what, event.detail)
-            case Finish(reason=reason):
+            case Finish(cause=cause, reason=reason):
                 self.world.log(self.name, "agent ends", {"reason": reason})
-                self.is_lost |= self.told_to_leave or (self.starts_killed > 0 and "do not start" in reason)
+                self.is_lost |= self.told_to_leave or (self.starts_killed > 0 and cause is EndCause.NO_STARTS)
                 self.die()
+            case ProbePeers():
+                self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
+            case StartParkedWork() | StopParkedWork():
+                raise AssertionError("no simulated node has work while it is parked")
             case _:
                 self._perform_on_memory(effect)
 
-    def _perform_on_memory(self, effect: AgentEffect) -> None:
+    def _perform_on_memory(self, effect: DataEffect) -> None:
         match effect:
             case Allocate():
                 self.world.after(1.0, lambda: self._allocate(effect))
@@ -328,13 +337,15 @@ class Machine:
                 self.world.streams.cut(self, generation)
             case AcceptOffer():
                 self.world.streams.on_accepted(effect)
-            case RefuseOffer(offer=offer, reason=reason):
-                self.world.streams.on_refused(offer, reason)
-            case ProbePeers():
-                self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
+            case RefuseOffer(offer=offer, refusal=refusal):
+                self.world.streams.on_refused(offer, refusal)
             case WriteOut(copies=copies):
                 ranks = tuple(copy.seal.rank for _, copy in copies)
                 self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
+            case EndWriter():
+                pass  # a simulated write ends by itself
+            case _ as never:
+                assert_never(never)
 
     def _probed(self, probe: ProbePeers) -> PeersProbed:
         """A machine that was started again answers at another address only, and one without power does not."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from deadpool.protocol.causes import FaultKind
 from deadpool.sim.holdings import Holdings
 from deadpool.sim.violation import fail
 
@@ -29,7 +30,7 @@ class ProgressChecker:
     def on_event(self, what: str, detail: dict[str, Any]) -> None:
         match what:
             case "fault" if self._world.clock.now > self._world.options.calm_s + SETTLES_S:
-                self._unread.update(detail["ranks"] if "no source gave" in detail["reason"] else ())
+                self._unread.update(detail["ranks"] if detail["kind"] == FaultKind.UNREAD.value else ())
             case "protected":
                 self._unread.clear()
             case "no_progress":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.sim.faults.injector import Injector
 from deadpool.sim.options import ANYTHING, Profile, draw
@@ -17,6 +18,9 @@ GIVEN_UP_S = 60.0
 STEPS_IN_PEACE = 18
 STEPS_TO_NARROW = 30
 EVENTS_AT_MOST = 500_000
+_EXCUSED = (EndCause.COPIES_LOST, EndCause.NO_SPARE, EndCause.NO_PROGRESS, EndCause.FAILED_AT_END)
+"""The job may end by these. Whether a copy is really lost was checked when the job said so, and likewise whether
+what it made no progress for was there. A node may be lost while its script ends: no step has to be done again then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +28,8 @@ class Result:
     seed: int
     options: str
     violation: str | None
-    outcome: str  # why the job ended
+    outcome: EndCause | None  # None: it has not ended
+    reason: str  # the same in words
     faults: dict[tuple[str, str], int]  # by kind, and by the phase that they hit
     steps: int
     events: int
@@ -55,7 +60,8 @@ def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> 
         seed=seed,
         options=str(options),
         violation=violation,
-        outcome=world.outcome.reason if world.outcome else "not ended",
+        outcome=world.outcome.cause if world.outcome else None,
+        reason=world.outcome.reason if world.outcome else "not ended",
         faults=dict(faults.hit),
         steps=world.steps,
         events=world.clock.events,
@@ -149,16 +155,8 @@ def _check_outcome(world: World) -> None:
             fail("b", f"completed, but ranks {sorted(missing)} never ended")
         if not world.options.ends_at:
             world.checkers.check_watermark_grew()
-    elif "none of the nodes that ran" in outcome.reason:
+    elif outcome.cause is EndCause.NOBODY_CAME_BACK:
         if there := [machine.name for machine in world.surviving_voters]:
             fail("d", f"{outcome.reason}; but {there} are there")
-    elif not _is_excused(outcome.reason):
+    elif outcome.cause not in _EXCUSED:
         fail("g", f"the job failed: {outcome.reason}")
-
-
-def _is_excused(reason: str) -> bool:
-    """The job may end for these reasons. Whether a copy is really lost was checked when the job said so, and likewise
-    whether what it made no progress for was there."""
-    if "after its loop was over" in reason:
-        return True  # the node or the process was lost while its script ended, and no step had to be done again
-    return "every copy of version" in reason or "no spare node joined" in reason or "no progress" in reason

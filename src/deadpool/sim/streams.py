@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.effects import AcceptOffer, FetchCopy, PushCopy
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import (
@@ -96,10 +97,10 @@ class CopyStreams:
         offered = Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy, group=effect.group)
         target.feed(offered)
 
-    def on_refused(self, offer: int, reason: str) -> None:
+    def on_refused(self, offer: int, refusal: Refusal) -> None:
         stream = self._offers.pop(offer)
         if stream.open:
-            self._push_failed(stream, f"refused: {reason}")
+            self._push_failed(stream, f"refused: {refusal.value}", refusal)
 
     def on_accepted(self, accepted: AcceptOffer) -> None:
         stream, slot, parity = self._offers.pop(accepted.offer), accepted.slot, accepted.parity
@@ -131,7 +132,7 @@ class CopyStreams:
         assert isinstance(effect, PushCopy)
         content = self._sent(stream, effect)
         if content.digest() != copy.seal.digest:
-            self._fail_both(stream, NOT_AS_SEALED)
+            self._fail_both(stream, NOT_AS_SEALED, Refusal.NOT_AS_SEALED)
             return
         self._end_write(stream, slot, content if effect.full else replace(content, replica=None))
         self._close(stream)
@@ -163,13 +164,14 @@ class CopyStreams:
             self._world.checkers.copies.check_floor_first(target, seal.rank, seal.version)
             target.arena.seal(slot, seal.rank, seal.version)
 
-    def _push_failed(self, stream: CopyStream, reason: str) -> None:
+    def _push_failed(self, stream: CopyStream, reason: str, refusal: Refusal | None = None) -> None:
         effect = stream.effect
         assert isinstance(effect, PushCopy)
         self._close(stream)
         if stream.source is not None:
             seal = effect.copy.seal
-            failed = PushFailed(rank=seal.rank, version=seal.version, node=effect.holder.node, reason=reason)
+            node = effect.holder.node
+            failed = PushFailed(rank=seal.rank, version=seal.version, node=node, refusal=refusal, reason=reason)
             self._notify_unless_cut(stream.source, stream.generation, failed)
 
     # --- fetches -----------------------------------------------------------------------------------------------------
@@ -277,7 +279,7 @@ class CopyStreams:
         self._world.after(STALLED_S, again if self._world.rng.random() < 0.5 else fail)
         return True
 
-    def _fail_both(self, stream: CopyStream, reason: str) -> None:
+    def _fail_both(self, stream: CopyStream, reason: str, refusal: Refusal | None = None) -> None:
         """Each end learns of the failure by itself."""
         if not stream.open:
             return
@@ -285,7 +287,7 @@ class CopyStreams:
         if target is not None and slot is not None:
             self._end_write(stream, slot, None)
             self._notify_unless_cut(target, stream.generation, _failed(stream, slot, reason))
-        self._push_failed(stream, reason)
+        self._push_failed(stream, reason, refusal)
 
     # --- ends --------------------------------------------------------------------------------------------------------
 

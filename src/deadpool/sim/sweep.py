@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.protocol.causes import EndCause
 from deadpool.sim.faults import ALL
 from deadpool.sim.faults.targets import PHASES
 from deadpool.sim.options import ANYTHING, Profile
@@ -38,7 +39,7 @@ class Summary:
         self.steps += result.steps
         self.events += result.events
         self.virtual_s += result.virtual_s
-        if result.outcome == COMPLETED:
+        if result.outcome is EndCause.COMPLETED:
             self.peace_s = max(self.peace_s, result.peace_s)
         if result.violation:
             self.violations.append(result)
@@ -71,15 +72,13 @@ class Summary:
         return {phase: self.faults[kind, phase] for phase in PHASES}
 
 
-COMPLETED = "all ranks ended"
-
-
 def _kind_of(result: Result) -> str:
     """The outcome in a few words that many seeds share."""
     if result.violation:
         return "violation"
-    named = {"every copy of version": "no plan: copies lost", "not ended": "most of the nodes lost"}
-    return next((short for begin, short in named.items() if result.outcome.startswith(begin)), result.outcome)
+    if result.outcome is None:
+        return "most of the nodes lost"
+    return "no plan: copies lost" if result.outcome is EndCause.COPIES_LOST else result.reason
 
 
 def sweep(

@@ -72,5 +72,6 @@ def _draw(inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, factor
             away += size
             heapq.heappush(back, (at + random.expovariate(1.0 / each.away_s), size))
     if fatal > 0 and random.random() < fatal * inputs.seconds:
-        lost_s += kinds["every copy lost"].stopped_s + 2 * random.random() * kinds["every copy lost"].redone_s
+        lost = next(kind for kind in expected.kinds if kind.loses_all)
+        lost_s += lost.stopped_s + 2 * random.random() * lost.redone_s
     return max(0.0, 1.0 - (waiting_s + lost_s) / inputs.seconds) / (1.0 + expected.overhead)

@@ -44,8 +44,8 @@ AFTER = {
     "GPU system processor": RESET,
 }
 """All others: repair."""
-RACK_SHARE = 0.1
-"""Of the network faults: the switch, and with it all nodes of a rack."""
+RACK_SHARES = {"network switch or cable": 0.1}
+"""Of these causes: the switch, and with it all nodes of a rack."""
 _UNEXPECTED = sum(LLAMA3.values())
 
 
@@ -67,7 +67,7 @@ def shares() -> dict[str, float]:
     """Of the unexpected interruptions, by kind."""
     found = dict.fromkeys((PROCESS, RESET, REPAIR, RACK), 0.0)
     for name, count in LLAMA3.items():
-        rack = RACK_SHARE * count if name == "network switch or cable" else 0.0
+        rack = RACK_SHARES.get(name, 0.0) * count
         found[AFTER.get(name, REPAIR)] += (count - rack) / _UNEXPECTED
         found[RACK] += rack / _UNEXPECTED
     return found

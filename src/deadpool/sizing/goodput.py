@@ -47,6 +47,7 @@ class KindCost:
     per_s: float
     stopped_s: float
     redone_s: float
+    loses_all: bool = False  # every copy of some rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,8 @@ def outlook(inputs: Inputs, mix: Sequence[Interruption], phases: Phases, choice:
     kinds = _kinds(inputs, mix, phases, choice, costs, rehearsed)
     fatal = _fatal_per_s(inputs, mix, choice, kinds, short)
     back_s = choice.durable_s / 2 + write_s
-    kinds = (*kinds, KindCost(name="every copy lost", per_s=fatal, stopped_s=read_s, redone_s=back_s))
+    lost = KindCost(name="every copy lost", per_s=fatal, stopped_s=read_s, redone_s=back_s, loses_all=True)
+    kinds = (*kinds, lost)
     return Outlook(
         choice=choice,
         goodput=_combine(kinds, short.share, taken),

@@ -50,7 +50,7 @@ def _settings(inputs: Inputs, best: Outlook) -> Iterator[tuple[str, str, str]]:
 
 def _count(advice: Advice) -> float:
     """Of interruptions of nodes that train, in the whole run."""
-    return sum(kind.per_s for kind in advice.best.kinds if kind.name != "every copy lost") * advice.inputs.seconds
+    return sum(kind.per_s for kind in advice.best.kinds if not kind.loses_all) * advice.inputs.seconds
 
 
 def _every(advice: Advice) -> str:

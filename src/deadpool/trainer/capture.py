@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import Version
-from deadpool.protocol.trainer_core import NO_SLOT, Capture
+from deadpool.protocol.trainer_core import Capture
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.cuda import runtime
 from deadpool.snapshot.slot import clear_seal
@@ -50,7 +51,7 @@ class Capturer:
         allowance_s: Callable[[], float | None],
         on_observed: Callable[[Version], None],
         on_copied: Callable[[Capture, int, Mapping[int, int]], None],
-        on_given_up: Callable[[Capture, str, float | None], None],
+        on_given_up: Callable[[Capture, Miss, str, float | None], None],
         on_error: Callable[[Exception], None],
         on_set_aside: Callable[[Capture, int], None] = lambda capture, nbytes: None,
     ) -> None:
@@ -108,7 +109,7 @@ class Capturer:
             copy = self._state.open_copy(target.slot, target.geometry)
         except Exception as error:
             traceback.print_exc()
-            self._on_given_up(target.capture, f"{type(error).__name__}: {error}", None)
+            self._on_given_up(target.capture, Miss.COPY_FAILED, f"{type(error).__name__}: {error}", None)
             return None
         if reached_at is not None:
             copy.began_at(reached_at)
@@ -147,7 +148,8 @@ class Capturer:
 
     def _give_up_torn(self, ongoing: OngoingCapture) -> None:
         self._at_once = True
-        ongoing.reason, ongoing.torn, ongoing.settled = _WRITTEN, True, True
+        ongoing.cause, ongoing.reason = Miss.OVERWRITTEN, _WRITTEN
+        ongoing.torn = ongoing.settled = True
         ongoing.copy.give_up()
 
     def costs(self) -> Iterator[Cost]:
@@ -207,7 +209,7 @@ class Capturer:
         """What a copy would have cost that could not begin in time says nothing about the cost of captures."""
         ongoing.settled = ongoing.given_up = True
         if ongoing.is_late:
-            ongoing.reason = NO_SLOT
+            ongoing.cause, ongoing.reason = Miss.NO_SLOT, "no free slot"
         else:
             ongoing.stall_s = stall_s
             ongoing.reason = (
@@ -232,7 +234,7 @@ class Capturer:
             issue()
         except Exception as error:
             traceback.print_exc()
-            ongoing.reason = f"{type(error).__name__}: {error}"
+            ongoing.cause, ongoing.reason = Miss.COPY_FAILED, f"{type(error).__name__}: {error}"
             ongoing.copy.give_up()
 
     def _before(self, ongoing: OngoingCapture) -> list[OngoingCapture]:
@@ -346,18 +348,19 @@ class Capturer:
                 place.fill(target.slot, target.geometry)
         except Exception as error:
             traceback.print_exc()
-            complete, ongoing.reason = False, f"{type(error).__name__}: {error}"
+            complete = False
+            ongoing.cause, ongoing.reason = Miss.COPY_FAILED, f"{type(error).__name__}: {error}"
         if complete:
             self._pending_injections.captured(number)
             carried = {place.rank: len(place.record) for place in target.carried}
             self._on_copied(ongoing.capture, len(target.record), carried)
         else:
-            self._on_given_up(ongoing.capture, ongoing.reason, ongoing.stall_s)
+            self._on_given_up(ongoing.capture, ongoing.cause, ongoing.reason, ongoing.stall_s)
 
     def _is_consistent(self, ongoing: OngoingCapture) -> bool:
         """Whether the copy is of one moment. After settle() has checked it, the optimizer may write to the state: what
         is found here counts only if settle() has not come meanwhile."""
         if not ongoing.settled and not self._is_undisturbed and not ongoing.settled:
             self._at_once = True
-            ongoing.reason, ongoing.torn = _WRITTEN, True
+            ongoing.cause, ongoing.reason, ongoing.torn = Miss.OVERWRITTEN, _WRITTEN, True
         return not ongoing.torn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import Version
 from deadpool.protocol.trainer_core import Capture
 from deadpool.snapshot.state import ProtectedState
@@ -43,9 +44,9 @@ class CaptureReports:
                 "set_aside", number=capture.version.number, bytes=nbytes, device_bytes=self._state.device_bytes
             )
 
-    def given_up(self, capture: Capture, reason: str, stall_s: float | None) -> None:
+    def given_up(self, capture: Capture, cause: Miss, reason: str, stall_s: float | None) -> None:
         self._session.leave_if_device_broke()
         with self._session.changed:
-            missed = self._session.core.gave_up(capture, reason, stall_s)
+            missed = self._session.core.gave_up(capture, cause, reason, stall_s)
         if missed is not None:
             self._session.send(missed)

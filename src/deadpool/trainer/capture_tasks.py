@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry, Region
 from deadpool.protocol.trainer_core import Capture
@@ -80,6 +81,7 @@ class OngoingCapture:
     settled: bool = False  # the copy was fully issued or given up: there is nothing left to decide
     given_up: bool = False  # by settle(), because the optimizer would have had to wait
     torn: bool = False  # the script wrote to the state while it was copied
+    cause: Miss = Miss.TOO_SLOW  # why its version is missed, if it is
     reason: str = LATE
     stall_s: float | None = None  # the wait for which the copy was given up, as predicted
 

@@ -15,8 +15,9 @@ from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Durable, Finished, Paused, Release, Stepped, Waits
-from deadpool.protocol.trainer_core import SWITCHED_OFF, Capture, SlotAwaited
+from deadpool.protocol.trainer_core import Capture, SlotAwaited
 from deadpool.snapshot.copying import Boundary
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer import (
@@ -406,7 +407,7 @@ class Job:
         core = self.session.core
         with self.session.changed:
             core.restoring()
-            missed = core.missed(core.live, SWITCHED_OFF) if core.live else None
+            missed = core.missed(core.live, Miss.SWITCHED_OFF, "switched off") if core.live else None
         if missed is not None:
             self.session.send(missed)
 

@@ -79,7 +79,7 @@ async def connect(
             try:
                 return await _connect_once(address, credentials, purpose)
             except VersionMismatch as error:
-                raise VersionMismatch(f"the process at {address} is refused: {error}") from error
+                raise VersionMismatch(f"the process at {address} is refused: {error.found}") from error
             except WireError as error:
                 if left == 0:
                     await _refuse_old(address, credentials)

@@ -25,7 +25,7 @@ import secrets
 from typing import Literal
 
 from deadpool import __version__
-from deadpool.errors import VersionMismatch, WireError
+from deadpool.errors import VersionMismatch, WireError, WrongSecret
 
 Role = Literal["client", "server"]
 Purpose = Literal["control", "data", "rendezvous", "doctor"]
@@ -95,7 +95,7 @@ class Handshake:
     def _on_proof(self, data: bytes) -> bytes:
         claimed, version = data[:-VERSION_BYTES], data[-VERSION_BYTES:]
         if not hmac.compare_digest(self._due_from_peer(version), claimed):
-            raise WireError("it does not know the job's secret")
+            raise WrongSecret("it does not know the job's secret")
         answer = self._proof() if self._role == "server" else b""
         if version != _padded(self._version):
             theirs = version.rstrip(b"\0").decode(errors="replace")
@@ -134,7 +134,7 @@ def proof(
 
 def differ(theirs: str, ours: str = __version__) -> str:
     """The sentence for both sides."""
-    return f"it runs {theirs}, and this process runs DeadPool {ours}: install the same version on every node"
+    return f"it runs {theirs}, and this process runs DeadPool {ours}"
 
 
 def old_hello(purpose: Purpose) -> bytes:

@@ -11,6 +11,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.topology import Address
@@ -26,11 +27,28 @@ Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 Visit = asyncio.Task[None]
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedPeer:
+    """A peer that was not let in. The error says why."""
+
+    peer: str
+    error: TimeoutError | OSError | WireError
+
+    @property
+    def why(self) -> str:
+        found = "is refused" if isinstance(self.error, VersionMismatch) else "is not one of this job"
+        return f"{found}: {str(self.error) or 'it is too slow'}"
+
+    @property
+    def sentence(self) -> str:
+        return f"peer {self.peer} {self.why}"
+
+
 class AuthenticatedListener:
     """`converse` is called with the streams of each authenticated peer, and the connection ends when it returns.
 
-    `refused` is called for peers that were not let in, with the reason for most of them and their number since the last
-    call.
+    `refused` is called for peers that were not let in, with the one that stands for most of them, and with their number
+    since the last call.
     """
 
     def __init__(
@@ -38,7 +56,7 @@ class AuthenticatedListener:
         credentials: Credentials,
         purpose: Purpose,
         converse: Conversation,
-        refused: Callable[[str, int], None] | None = None,
+        refused: Callable[[RefusedPeer, int], None] | None = None,
     ) -> None:
         self._credentials, self._purpose, self._converse = credentials, purpose, converse
         self._refused = refused
@@ -47,7 +65,7 @@ class AuthenticatedListener:
         self._unauthenticated: PreauthLimit[Visit] = PreauthLimit()
         self._visits: set[Visit] = set()
         self._untold: Counter[str] = Counter()  # refused peers, by reason
-        self._newest: dict[str, str] = {}  # the last peer that was refused for a reason
+        self._newest: dict[str, RefusedPeer] = {}  # the last one that was refused for a reason
         self._told_at = -_TELL_EVERY_S
 
     async def start(self, host: str, port: int) -> Address:
@@ -114,8 +132,7 @@ class AuthenticatedListener:
                 reader, writer = await self._let_in(sock)
         except (TimeoutError, OSError, WireError) as error:
             sock.close()
-            found = "is refused" if isinstance(error, VersionMismatch) else "is not one of this job"
-            self._note(peer, f"{found}: {str(error) or 'it is too slow'}")
+            self._note(RefusedPeer(peer, error))
             return
         except asyncio.CancelledError:
             sock.close()  # crowded out, or we are closing
@@ -145,10 +162,10 @@ class AuthenticatedListener:
         transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, ssl=tls.server if tls else None)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    def _note(self, peer: str, reason: str) -> None:
+    def _note(self, refused: RefusedPeer) -> None:
         """Refusals are counted and reported seldom: a stranger that connects all day must not fill the disk."""
-        self._untold[reason] += 1
-        self._newest[reason] = peer
+        self._untold[refused.why] += 1
+        self._newest[refused.why] = refused
         if time.monotonic() >= self._told_at + _TELL_EVERY_S:
             self._report_refusals()
 
@@ -156,7 +173,7 @@ class AuthenticatedListener:
         """The most frequent reason: a peer whose secret is wrong asks once more as an older version would."""
         if self._refused is not None and self._untold:
             reason, _ = self._untold.most_common(1)[0]
-            self._refused(f"peer {self._newest[reason]} {reason}", self._untold.total())
+            self._refused(self._newest[reason], self._untold.total())
         self._untold.clear()
         self._newest.clear()
         self._told_at = time.monotonic()

@@ -14,6 +14,14 @@ from deadpool.errors import ConfigError
 LEAST_BYTES = 16
 
 
+class UnusableSecret(ConfigError):
+    """There is no secret, or it is none that DeadPool reads."""
+
+    def __init__(self, found: str, cure: str) -> None:
+        super().__init__(f"{found}: {cure}")
+        self.found, self.cure = found, cure
+
+
 def secret_is_given() -> bool:
     return SECRET_VARIABLE in os.environ or SECRET_FILE_VARIABLE in os.environ
 
@@ -26,7 +34,7 @@ def read_secret(default: Path | None = None) -> bytes:
         raise ConfigError(f"{SECRET_FILE_VARIABLE} is empty: set it to a file that holds the job's secret, or unset it")
     path = Path(os.environ[SECRET_FILE_VARIABLE]) if SECRET_FILE_VARIABLE in os.environ else default
     if path is None:
-        raise ConfigError(f"the job's secret is unknown: set {SECRET_FILE_VARIABLE} to a file that holds it")
+        raise UnusableSecret("the job's secret is unknown", f"set {SECRET_FILE_VARIABLE} to a file that holds it")
     return _checked(_read_own(path), str(path))
 
 
@@ -52,21 +60,21 @@ def _read_own(path: Path) -> bytes:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & stat.S_IRWXO:
-                raise ConfigError(f"the job's secret in {path} is open to every user: chmod 600 it")
+                raise UnusableSecret(f"the job's secret in {path} is open to every user", "chmod 600 it")
             return file.read()
     except OSError as error:
-        raise ConfigError(
-            f"the job's secret cannot be read ({path}: {error.strerror}): set {SECRET_FILE_VARIABLE} to a file that "
-            "this user can read, as `secret` in the job's run folder"
+        raise UnusableSecret(
+            f"the job's secret cannot be read ({path}: {error.strerror})",
+            f"set {SECRET_FILE_VARIABLE} to a file that this user can read, as `secret` in the job's run folder",
         ) from error
 
 
 def _checked(secret: bytes, where: str) -> bytes:
     secret = secret.strip()  # an editor's last line break is not part of it
     if not secret:
-        raise ConfigError(
-            f"the job's secret in {where} is empty: copy it from the file `secret` of the job's run folder"
+        raise UnusableSecret(
+            f"the job's secret in {where} is empty", "copy it from the file `secret` of the job's run folder"
         )
     if len(secret) < LEAST_BYTES:
-        raise ConfigError(f"the job's secret in {where} is too short: give at least {LEAST_BYTES} characters")
+        raise UnusableSecret(f"the job's secret in {where} is too short", f"give at least {LEAST_BYTES} characters")
     return secret

@@ -10,7 +10,7 @@ import pytest
 from deadpool.clusters.doctor.clock import apart, offset_s
 from deadpool.clusters.doctor.comparison import compare
 from deadpool.clusters.doctor.finding import ExitCode, Finding, Kind, Report, exit_code
-from deadpool.clusters.doctor.forked import run_all
+from deadpool.clusters.doctor.forked import NoOutcome, run_all
 from deadpool.clusters.doctor.links import Link, peers_of, ring, slow_links
 from deadpool.clusters.doctor.options import parse_size
 from deadpool.clusters.doctor.preflight import compared, preflight
@@ -193,8 +193,8 @@ def test_check_that_raises_and_one_that_dies_are_told():
     import os
 
     outcomes = run_all({"a": lambda: 1 / 0, "b": lambda: os._exit(3), "c": lambda: ({"x": 1}, [])}, 20.0)
-    assert outcomes["a"] == "ZeroDivisionError: division by zero"
-    assert outcomes["b"] == "its process died" and outcomes["c"] == ({"x": 1}, [])
+    assert outcomes["a"] == NoOutcome("ZeroDivisionError: division by zero")
+    assert outcomes["b"] == NoOutcome("its process died") and outcomes["c"] == ({"x": 1}, [])
 
 
 def test_check_with_a_large_answer():

@@ -80,7 +80,7 @@ def summary(results: Sequence[ScriptResult], *, seed: int, asked: int, left_behi
         "run": len(results),
         "results": dict(sorted(counts.items())),
         "faults": sum(result.hit for result in results),
-        "audits": dict(Counter(result.audit.partition(":")[0] or "none" for result in results)),
+        "audits": dict(Counter(result.audit.verdict.value for result in results)),
         "undisturbed": [v.script.number for v in results if v.injections and not v.hit],
         "kinds": _by_kind(results),
         "refused": dict(Counter(_refusal(v.script) for v in results if v.result == "refused")),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 _NAMING = ("inexact_script", "audit_differs")
@@ -19,14 +21,35 @@ def named_rules(events: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(rules))
 
 
-PASSED, DIFFERS, NO_VERDICT = "passed", "differs", "no verdict"
+class Verdict(Enum):
+    """Of an audit, that is of a recovery that was played."""
+
+    NONE = "none"  # no rank has ended for one
+    PASSED = "passed"
+    DIFFERS = "differs"
+    NO_VERDICT = "no verdict"
 
 
-def audit_verdict(events: Sequence[dict[str, Any]]) -> str:
-    """Of the recovery that was played first; empty: no rank has ended for one."""
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    verdict: Verdict = Verdict.NONE
+    found: str = ""  # what differs, and by which rule
+
+    def __str__(self) -> str:
+        if self.verdict is Verdict.NONE:
+            return ""
+        return f"{self.verdict.value}: {self.found}" if self.found else self.verdict.value
+
+
+NO_AUDIT = AuditResult()
+
+
+def audit_result(events: Sequence[dict[str, Any]]) -> AuditResult:
+    """Of the audit that came first."""
     for event in events:
         if event["what"] == "audit_passed":
-            return PASSED
+            return AuditResult(Verdict.PASSED)
         if event["what"] == "audit_differs":
-            return f"{DIFFERS}: {event.get('part', '')} ({event.get('rule', '')})"
-    return NO_VERDICT if any(event["what"] == "audit_ends_rank" for event in events) else ""
+            return AuditResult(Verdict.DIFFERS, f"{event.get('part', '')} ({event.get('rule', '')})")
+    has_begun = any(event["what"] == "audit_ends_rank" for event in events)
+    return AuditResult(Verdict.NO_VERDICT if has_begun else Verdict.NONE)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 import random
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,13 +19,14 @@ from deadpool.chaos.processes import JobProcesses
 from deadpool.chaos.status_view import StatusView, Tail, view_of
 from deadpool.chaos.strangers.fault_plan import PlannedInjection
 from deadpool.chaos.strangers.generate import Script
-from deadpool.chaos.strangers.naming import audit_verdict, named_rules
+from deadpool.chaos.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool.chaos.strangers.records import read_ranks
 from deadpool.chaos.strangers.shared_processes import SharedProcesses
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import DeadPoolError
+from deadpool.protocol.causes import FaultKind
 
 Ask = Callable[..., dict[str, Any]]  # takes a run folder, the name of a request, and its arguments
 
@@ -117,19 +117,19 @@ class ProtectedRun:
         """The rules that DeadPool named before the first fault."""
         return named_rules(self.events())
 
-    def verdict(self) -> str:
-        """Of the recovery that was played; empty: none was."""
-        return audit_verdict(self.events()) if self.audited else ""
+    def audit_result(self) -> AuditResult:
+        return audit_result(self.events()) if self.audited else NO_AUDIT
 
     def was_hit(self) -> bool:
         """A script that fails by itself has faults too, but nobody injected them."""
-        return bool(self.injections or self.verdict()) and any(event["what"] == "fault" for event in self.events())
+        was_asked_for = bool(self.injections) or self.audit_result().verdict is not Verdict.NONE
+        return was_asked_for and any(event["what"] == "fault" for event in self.events())
 
     def own_failures(self) -> list[str]:
         """Ranks that failed before the first injection, although they were replaced: no script fails by itself."""
         events = _before_first_injection(self.events())
-        reasons = [event["reason"] for event in events if event["what"] == "fault"]
-        return [f"a rank failed before any fault: {reason}" for reason in reasons if reason.startswith("script:")]
+        faults = [event for event in events if event["what"] == "fault" and event["kind"] == FaultKind.SCRIPT.value]
+        return [f"a rank failed before any fault: {fault['reason']}" for fault in faults]
 
     def was_refused(self) -> bool:
         """Whether DeadPool ended it, in words, before any rank had done a step."""
@@ -149,11 +149,7 @@ class ProtectedRun:
         """Whether a rank was killed after every rank had left its loop, when no rank can be replaced any more."""
         events = self.events()
         marks = [event["what"] for event in events if event["what"] in ("finished", "fault")]
-        killed = any(
-            event["what"] == "lost_after_release"
-            or (event["what"] == "failed" and f": {-signal.SIGKILL}" in event["reason"])
-            for event in events
-        )
+        killed = any(event["what"] == "lost_after_release" for event in events)
         return marks[-1:] == ["finished"] and killed
 
     def output(self) -> str:

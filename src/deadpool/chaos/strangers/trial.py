@@ -13,7 +13,7 @@ from typing import Any
 from deadpool.chaos.strangers.fault_plan import PlannedInjection, draw_injections
 from deadpool.chaos.strangers.generate import Script
 from deadpool.chaos.strangers.kept_files import lost_files
-from deadpool.chaos.strangers.naming import DIFFERS
+from deadpool.chaos.strangers.naming import NO_AUDIT, AuditResult, Verdict
 from deadpool.chaos.strangers.protected import Ask, ProtectedRun
 from deadpool.chaos.strangers.records import RankRecord, differences, final_twice, read_ranks, recomputed_differently
 from deadpool.chaos.strangers.references import run_torchrun
@@ -45,7 +45,7 @@ class ScriptResult:
     missed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     named: list[str] = field(default_factory=list)  # rules that DeadPool named before the first fault
-    audit: str = ""  # the verdict of the recovery that was played in the undisturbed run; empty: none was
+    audit: AuditResult = NO_AUDIT  # of the recovery that was played in the undisturbed run
 
     @property
     def is_good(self) -> bool:
@@ -73,7 +73,7 @@ class ScriptResult:
             "result": self.result,
             "refused": self.script.refused,
             "named": self.named,
-            "audit": self.audit,
+            "audit": str(self.audit),
             "problems": self.problems,
             "seconds": {name: round(took, 2) for name, took in self.seconds.items()},
         }
@@ -98,7 +98,7 @@ class ScriptTrial:
         for run in (self._undisturbed, self._with_faults):
             if not self.shared.stopping.is_set() and result.result not in _OVER:
                 run(result, path, expected)
-        if result.audit.startswith(DIFFERS) and result.result == "exact":
+        if result.audit.verdict is Verdict.DIFFERS and result.result == "exact":
             result.blame("false alarm", f"the audit {result.audit}, and all runs agree")
         return result
 
@@ -117,18 +117,18 @@ class ScriptTrial:
         """A kind is run twice: what is not the same by itself cannot be compared."""
         expected = self._launch(result, path, "torchrun")
         is_tenth = self.script.number % _REAL_TORCHRUN_EVERY == _REAL_TORCHRUN_EVERY - 1
-        others = ["torchrun again"] * (self.script.kind is not None) + ["real torchrun"] * is_tenth
-        for name in others:
-            problems = differences(expected, self._launch(result, path, name)) if result.is_good else []
+        others = [("torchrun again", False)] * (self.script.kind is not None) + [("real torchrun", True)] * is_tenth
+        for name, real in others:
+            problems = differences(expected, self._launch(result, path, name, real=real)) if result.is_good else []
             if problems:
                 result.blame("invalid", f"torchrun and {name} differ", *problems)
         return expected
 
-    def _launch(self, result: ScriptResult, path: Path, name: str) -> list[RankRecord]:
+    def _launch(self, result: ScriptResult, path: Path, name: str, *, real: bool = False) -> list[RankRecord]:
         world_size = self.script.shape.world_size
         folder = self.folder / name.replace(" ", "-")
         folder.mkdir()
-        is_real = name == "real torchrun" or (self.script.kind is not None and self.script.kind.real_torchrun)
+        is_real = real or (self.script.kind is not None and self.script.kind.real_torchrun)
         launch = run_torchrun if is_real else self.shared.references.run
         began, console = time.monotonic(), folder / "console.log"
         code = launch(path, ["--out", str(folder)], world_size, console, limit_s := self._limit_s)
@@ -144,7 +144,7 @@ class ScriptTrial:
     def _undisturbed(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
         """Nothing is injected, but a recovery is played."""
         run = self._run(result, path, "undisturbed", [], audited=True)
-        result.audit = run.verdict()
+        result.audit = run.audit_result()
         self.judge(result, run, "undisturbed", expected)
 
     def _with_faults(self, result: ScriptResult, path: Path, expected: list[RankRecord]) -> None:
@@ -227,7 +227,7 @@ class ScriptTrial:
     def _is_excused(self, result: ScriptResult, run: ProtectedRun) -> bool:
         """Only a fault excuses a difference, and only if it was foretold. What has to be exact is excused by nothing:
         else a false alarm of the audit would hide a difference that it did not find."""
-        foretold = self._was_foretold(run) or result.audit.startswith(DIFFERS)
+        foretold = self._was_foretold(run) or result.audit.verdict is Verdict.DIFFERS
         return self._may_be_named() and run.was_hit() and foretold
 
     def _was_foretold(self, run: ProtectedRun) -> bool:

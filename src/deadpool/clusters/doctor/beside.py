@@ -73,8 +73,7 @@ async def _ask_first(
             async with asyncio.timeout(_ANSWER_S):
                 answer = await _ask(address, credentials, question)
         except VersionMismatch as error:
-            what, _, do = str(error).rpartition(": ")
-            return Finding(check="versions", what=what, do=do)
+            return Finding(check="versions", what=error.found, do=error.cure)
         except WireError as error:
             return Finding(check="secret", what=str(error), do=SAME_SECRET)
         except (TimeoutError, OSError):

@@ -9,7 +9,7 @@ from functools import partial
 from deadpool.clusters.doctor.clock import check_clock
 from deadpool.clusters.doctor.finding import Facts, Finding, Report, unknown
 from deadpool.clusters.doctor.folder import check_folder, check_secret
-from deadpool.clusters.doctor.forked import Check, Outcome, run_all
+from deadpool.clusters.doctor.forked import Check, NoOutcome, run_all
 from deadpool.clusters.doctor.gpus import check_gpus
 from deadpool.clusters.doctor.memory import check_limits, check_memory, check_shared_memory
 from deadpool.clusters.doctor.options import Options
@@ -29,7 +29,7 @@ def examine(options: Options, node: str | None = None) -> Report:
     facts: Facts = {"host": socket.gethostname(), "user": os.getuid()}
     findings: list[Finding] = []
     for name, outcome in outcomes.items():
-        if isinstance(outcome, str):
+        if isinstance(outcome, NoOutcome):
             findings.append(_failed(name, outcome))
         else:
             facts |= outcome[0]
@@ -56,7 +56,7 @@ def _checks(options: Options) -> dict[str, Check]:
     return checks
 
 
-def _failed(name: str, outcome: Outcome) -> Finding:
-    if name in _HANGS and "did not end" in str(outcome):
-        return Finding(check=name, what=f"the check of the {name} hangs: {outcome}", do=_HANGS[name])
-    return unknown(name, f"the check failed: {outcome}", "run deadpool doctor again; report it if it stays so")
+def _failed(name: str, outcome: NoOutcome) -> Finding:
+    if name in _HANGS and outcome.hangs:
+        return Finding(check=name, what=f"the check of the {name} hangs: {outcome.reason}", do=_HANGS[name])
+    return unknown(name, f"the check failed: {outcome.reason}", "run deadpool doctor again; report it if it stays so")

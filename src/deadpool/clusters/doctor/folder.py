@@ -8,9 +8,8 @@ import secrets
 from pathlib import Path
 
 from deadpool.clusters.doctor.finding import Facts, Finding
-from deadpool.errors import ConfigError
 from deadpool.owner_only import open_private
-from deadpool.wire.secret import read_secret, secret_is_given
+from deadpool.wire.secret import UnusableSecret, read_secret, secret_is_given
 
 _LEAST_FREE_BYTES = 100 << 20
 _TRIED_BYTES = 1 << 16
@@ -50,9 +49,8 @@ def check_secret() -> tuple[Facts, list[Finding]]:
         return {}, []
     try:
         read_secret()
-    except ConfigError as error:
-        what, _, do = str(error).partition(": ")
-        return {}, [Finding(check="secret", what=what, do=do or "correct DEADPOOL_SECRET_FILE")]
+    except UnusableSecret as error:
+        return {}, [Finding(check="secret", what=error.found, do=error.cure)]
     return {}, []
 
 

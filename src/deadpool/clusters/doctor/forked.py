@@ -18,10 +18,17 @@ from dataclasses import dataclass
 from deadpool.clusters.doctor.finding import Facts, Finding
 
 Check = Callable[[], tuple[Facts, list[Finding]]]
-Outcome = tuple[Facts, list[Finding]] | str
-"""Or why there is none."""
 
 _CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class NoOutcome:
+    reason: str
+    hangs: bool = False  # it did not end in time
+
+
+Outcome = tuple[Facts, list[Finding]] | NoOutcome
 
 
 @dataclass(slots=True)
@@ -91,14 +98,14 @@ def _outcome(child: _Child, ended: bool, timeout_s: float) -> Outcome:
     os.close(child.descriptor)
     if not ended:
         _give_up(child.pid)
-        return f"it did not end within {timeout_s:g} s"
+        return NoOutcome(f"it did not end within {timeout_s:g} s", hangs=True)
     os.waitpid(child.pid, 0)
     try:
         answer = json.loads(child.data)
     except ValueError:
-        return "its process died"
+        return NoOutcome("its process died")
     if "error" in answer:
-        return str(answer["error"])
+        return NoOutcome(str(answer["error"]))
     return answer["facts"], [Finding.from_json(each) for each in answer["findings"]]
 
 

@@ -70,8 +70,7 @@ async def _attend(
         async with asyncio.timeout(2 * wait_s + _HOLD_S):
             code = await attendee.attend(place, own, patience_s=wait_s)
     except VersionMismatch as error:
-        what, _, do = str(error).rpartition(": ")
-        return _alone(report, Finding(check="versions", what=what, do=do))
+        return _alone(report, Finding(check="versions", what=error.found, do=error.cure))
     except TimeoutError:
         do = f"let this node reach port {place.port} of {place.host}, and see that the doctor runs there"
         return _alone(report, Finding(check="ports", what=f"the meeting place {place} does not answer", do=do))

@@ -23,10 +23,6 @@ class Link:
     gbps: float
     network_share: float = 1.0  # of the time, in which the network was what held it up
 
-    @property
-    def text(self) -> str:
-        return f"bytes pass from {self.source} to {self.target} at "
-
     def facts(self) -> Facts:
         return {
             "from": self.source,
@@ -54,14 +50,21 @@ def ring(count: int) -> list[list[tuple[int, int]]]:
 
 def slow_links(links: Sequence[Link], least_gbps: float) -> list[Finding]:
     """A link that was slow because a machine was busy is worth a note only."""
-    usual = statistics.median([link.gbps for link in links]) if links else 0.0
-    bound = max(least_gbps, _SHARE_OF_USUAL * usual)
-    return [_slow(link, usual, least_gbps) for link in links if link.gbps < bound]
+    return [_slow(link, _usual(links), least_gbps) for link in too_slow(links, least_gbps)]
+
+
+def too_slow(links: Sequence[Link], least_gbps: float) -> list[Link]:
+    bound = max(least_gbps, _SHARE_OF_USUAL * _usual(links))
+    return [link for link in links if link.gbps < bound]
+
+
+def _usual(links: Sequence[Link]) -> float:
+    return statistics.median([link.gbps for link in links]) if links else 0.0
 
 
 def _slow(link: Link, usual: float, least_gbps: float) -> Finding:
     bound = f"less than {least_gbps:g} GB/s" if link.gbps < least_gbps else f"the others reach {usual:.2f} GB/s"
-    what = f"{link.text}{link.gbps:.3f} GB/s: {bound}"
+    what = f"bytes pass from {link.source} to {link.target} at {link.gbps:.3f} GB/s: {bound}"
     if link.network_share < _NETWORK_SHARE:
         busy = f"{what}; its network was not what held it up"
         return note("bandwidth", busy, "ask again when both machines have a free processor").at(link.source)

@@ -14,13 +14,14 @@ from deadpool.clusters.doctor.attendee import REACH_S
 from deadpool.clusters.doctor.clock import apart, offset_s
 from deadpool.clusters.doctor.comparison import compare
 from deadpool.clusters.doctor.finding import SAME_SECRET, Finding, Report, note, unknown
-from deadpool.clusters.doctor.links import Link, peers_of, ring, slow_links
+from deadpool.clusters.doctor.links import Link, peers_of, ring, slow_links, too_slow
 from deadpool.clusters.doctor.table import Result
+from deadpool.errors import VersionMismatch, WrongSecret
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
 from deadpool.wire.credentials import Credentials
-from deadpool.wire.listener import AuthenticatedListener
+from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
 
 _ANSWER_S = 2 * REACH_S + 4.0
 _CLOCK_TRIES = 3
@@ -113,15 +114,17 @@ class Meeting:
             self._complete.set()
         return guest
 
-    def _refused(self, reason: str, count: int) -> None:
+    def _refused(self, refused: RefusedPeer, count: int) -> None:
         """A stranger, such as a probe of the port, is none of ours: only a node that was meant to come is a finding."""
-        what, _, do = reason.rpartition(": ")
-        if "is refused" in reason:
-            self._findings.append(Finding(check="versions", what=what, do=do))
-        elif "does not know the job's secret" in reason:
-            self._findings.append(Finding(check="secret", what=reason, do=SAME_SECRET))
-        else:
-            self._findings.append(note("ports", reason, "find out what connects to this port, or ignore it"))
+        match refused.error:
+            case VersionMismatch(found=found, cure=cure):
+                what = f"peer {refused.peer} is refused: {found}"
+                self._findings.append(Finding(check="versions", what=what, do=cure))
+            case WrongSecret():
+                self._findings.append(Finding(check="secret", what=refused.sentence, do=SAME_SECRET))
+            case _:
+                do = "find out what connects to this port, or ignore it"
+                self._findings.append(note("ports", refused.sentence, do))
 
     def _missing(self) -> Finding:
         came = ", ".join(sorted(guest.node for guest in self._guests)) or "none"
@@ -190,10 +193,7 @@ class Meeting:
         for pairs in ring(len(self._guests)):
             links |= await self._streams([(self._guests[a], self._guests[b]) for a, b in pairs])
         guests = {guest.node: guest for guest in self._guests}
-        slow = [found.what for found in slow_links(list(links.values()), self._least_gbps)]
-        for link in [link for link in links.values() if any(what.startswith(link.text) for what in slow)][
-            :_SECOND_LOOKS
-        ]:
+        for link in too_slow(list(links.values()), self._least_gbps)[:_SECOND_LOOKS]:
             again = await self._streams([(guests[link.source], guests[link.target])])
             links |= {pair: max(each, links[pair], key=lambda one: one.gbps) for pair, each in again.items()}
         return list(links.values())

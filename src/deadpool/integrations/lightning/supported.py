@@ -66,12 +66,12 @@ def require_supported_fit(trainer: Any, objects: dict[str, Any]) -> None:
     if is_overridden("configure_callbacks", module):
         raise ConfigError("configure_callbacks cannot be protected: give the callbacks to Trainer")
     known = {id(each) for each in objects.values()}
-    holders = {"the module": module, "the data module": trainer.datamodule}
-    holders |= {f"the callback {type(each).__name__}": each for each in trainer.callbacks}
-    for what, holder in holders.items():
+    holders = [("the module", module, False), ("the data module", trainer.datamodule, False)]
+    holders += [(f"the callback {type(each).__name__}", each, True) for each in trainer.callbacks]
+    for what, holder, is_callback in holders:
         for name, value in vars(holder).items() if holder is not None else ():
             if id(value) not in known:
-                _require_known_attribute(what, name, value, is_callback=what.startswith("the callback"))
+                _require_known_attribute(what, name, value, is_callback=is_callback)
 
 
 def _require_known_attribute(what: str, name: str, value: Any, *, is_callback: bool) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.phase import GenerationState
-from deadpool.protocol.agent.pushes import ALREADY_STORED, NO_ROOM
 from deadpool.protocol.agent.slots import RankSlots, Slots, SlotState
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.effects import AcceptOffer, AgentEffect, FetchCopy, RefuseOffer, ToCoordinator
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inputs import Offered
@@ -36,7 +36,7 @@ class Arrivals:
     def fence(self) -> None:
         self._fetches.clear()
         for offer in self._offers:
-            self._refuse(offer, "fenced")
+            self._refuse(offer, Refusal.FENCED)
         self._offers.clear()
 
     def on_streams_cut(self) -> None:
@@ -55,7 +55,7 @@ class Arrivals:
         refused = [offer for offer in self._offers if offer.copy.seal.rank == rank]
         self._offers = [offer for offer in self._offers if offer not in refused]
         for offer in refused:
-            self._refuse(offer, reason)
+            self._refuse(offer, Refusal.NO_MEMORY, reason)
 
     def on_failed(self, ref: SlotRef) -> None:
         """A stream into this slot has ended early. Under a fence the slot is freed when all streams are cut."""
@@ -70,14 +70,14 @@ class Arrivals:
 
     def on_offered(self, offer: Offered) -> None:
         if self._current.is_fenced or offer.generation != self._current.generation:
-            self._refuse(offer, "another generation")
+            self._refuse(offer, Refusal.OTHER_GENERATION)
             return
         seal = offer.copy.seal
         rank_slots = self._slots.held_of(seal.rank)
         if self._slots.is_expired(seal.version):
-            self._refuse(offer, "no longer needed")
+            self._refuse(offer, Refusal.EXPIRED)
         elif rank_slots.find(seal.version):
-            self._refuse(offer, ALREADY_STORED)
+            self._refuse(offer, Refusal.ALREADY_STORED)
         else:
             self._accept(offer, rank_slots)
 
@@ -90,10 +90,10 @@ class Arrivals:
         elif (slot := rank_slots.take(geometry, SlotState.ARRIVING)) is not None:
             self._out.append(AcceptOffer(offer=offer.offer, slot=slot.ref))
         else:
-            self._refuse(offer, NO_ROOM)
+            self._refuse(offer, Refusal.NO_ROOM)
 
-    def _refuse(self, offer: Offered, reason: str) -> None:
-        self._out.append(RefuseOffer(offer=offer.offer, reason=reason))
+    def _refuse(self, offer: Offered, refusal: Refusal, reason: str = "") -> None:
+        self._out.append(RefuseOffer(offer=offer.offer, refusal=refusal, reason=reason))
 
     def on_received(self, ref: SlotRef, copy: Copy, bytes_received: int) -> None:
         rank_slots, version = self._slots.rank_slots_of(ref), copy.seal.version

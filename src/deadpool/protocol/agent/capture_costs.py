@@ -13,9 +13,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from deadpool.protocol.agent.overhead_meter import OverheadMeter
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import CaptureCostReport, Missed, Stepped
 from deadpool.protocol.topology import Schedule
-from deadpool.protocol.trainer_core import SWITCHED_OFF
 
 WINDOW = 8
 """Measurements whose median is reported."""
@@ -91,7 +91,7 @@ class CaptureCosts:
         return self._meters.setdefault(rank, OverheadMeter(self._schedule))
 
     def on_missed(self, rank: int, news: Missed) -> None:
-        if news.reason == SWITCHED_OFF:
+        if news.cause is Miss.SWITCHED_OFF:
             self._meter(rank).switched_off(news.number)
         else:
             self._meter(rank).interrupt()

@@ -11,6 +11,7 @@ from deadpool.protocol.agent.heartbeat import Heartbeats
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.term_guard import TermGuard
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import LookElsewhere
 from deadpool.protocol.identity import NO_GENERATION
 from deadpool.protocol.messages import Disconnecting, Leave, Proceed, Settings, Stand, Welcome
@@ -91,7 +92,7 @@ class CoordinatorSession:
                 self._isolate()
             case CoordinatorTimeout.ABANDONED:
                 reason = f"node {self._state.node} found no coordinator, also after it had ended its trainers"
-                self._state.end(reason, failed=True)
+                self._state.end(EndCause.NO_COORDINATOR, reason, failed=True)
 
     def _isolate(self) -> None:
         """Rule 19 (returning nodes): the other nodes have gone on without these ranks, or wait for them in
@@ -121,7 +122,7 @@ class CoordinatorSession:
     def ask_to_leave(self, reason: str) -> None:
         """The node ends at once if it is asked twice, or if there is no coordinator to move its ranks away."""
         if self._leave is not None or not self._liveness.has_coordinator:
-            self._state.end(reason, failed=True)
+            self._state.end(EndCause.ASKED, reason, failed=True)
             return
         self._leave = Leave(reason=reason)
         self._state.tell_coordinator(self._leave)

@@ -13,10 +13,11 @@ from deadpool.protocol.agent.parities import Parities
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.pushes import Pushes, PushQueue
 from deadpool.protocol.agent.slots import RankSlots, Slot, Slots, SlotState
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AgentEffect, HashSlot, ToCoordinator, WriteSeal
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inputs import Offered
+from deadpool.protocol.inputs import Offered, PushFailed
 from deadpool.protocol.messages import (
     Captured,
     Copy,
@@ -248,7 +249,7 @@ class Copies:
         if slot is None or slot.state is not SlotState.GRANTED:
             reason = "its slot was given back before it was said to be full"
             number, generation = capture.version.number, self._current.generation
-            missed = Missed(generation=generation, rank=rank, number=number, reason=reason)
+            missed = Missed(generation=generation, rank=rank, number=number, cause=Miss.SLOT_GIVEN_BACK, reason=reason)
             self._out.append(ToCoordinator(message=missed))
             return
         slot.state = SlotState.HASHING
@@ -289,7 +290,7 @@ class Copies:
         self._out.append(WriteSeal(slot=ref, copy=copy))
         self._out.append(ToCoordinator(message=Sealed(generation=self._current.generation, copy=copy)))
 
-    def on_push_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
+    def on_push_ended(self, rank: int, node: str, version: Version, failure: PushFailed | None) -> None:
         self._pushes.on_ended(rank, node, version, failure)
 
     def on_fetched(self, ref: SlotRef, copy: Copy) -> bool:

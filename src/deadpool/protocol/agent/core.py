@@ -37,6 +37,7 @@ from deadpool.protocol.agent.term_guard import TermGuard
 from deadpool.protocol.agent.trainer_news import TrainerNews
 from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, ReleaseSegment, ToCoordinator, earliest
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (
@@ -233,7 +234,7 @@ class Agent:
                 self._end_watch.discount_stall(seconds)
                 self._check_timeouts(now)  # a heartbeat that is due is sent all the same: the coordinator waits for it
             case StopAsked(reason=reason):
-                self._state.end(reason, failed=True)
+                self._state.end(EndCause.ASKED, reason, failed=True)
             case LeaveAsked(reason=reason):
                 self._session.ask_to_leave(reason)
             case _:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.inputs import (
-    AgentInput,
     Allocated,
     AllocationFailed,
     CheckpointFinished,
+    DataInput,
     Fetched,
     FetchFailed,
     Hashed,
@@ -35,13 +38,13 @@ class DataNews:
         self._state, self._copies, self._checkpoints = state, state.copies, checkpoints
         self._unwinding, self._seating = unwinding, seating
 
-    def on_input(self, input: AgentInput) -> None:
+    def on_input(self, input: DataInput) -> None:
         """Any of these may have freed a slot or begun a fetch, so trainers are told of both."""
         self._apply(input)
         self._seating.grant_slots()
         self._seating.announce_arrivals()
 
-    def _apply(self, input: AgentInput) -> None:
+    def _apply(self, input: DataInput) -> None:
         state, copies, generation = self._state, self._copies, self._state.current.generation
         match input:
             case Allocated(segment=segment):
@@ -55,15 +58,15 @@ class DataNews:
             case Pushed(rank=rank, node=node, version=version):
                 copies.on_push_ended(rank, node, version, None)
             case PushFailed(rank=rank, node=node, version=version, reason=reason):
-                copies.on_push_ended(rank, node, version, reason)
+                copies.on_push_ended(rank, node, version, input)
                 state.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
             case Fetched(rank=rank, slot=slot, copy=copy):
                 if copies.on_fetched(slot, copy):
                     self._seating.on_snapshot(rank)
-            case FetchFailed(rank=rank, slot=slot, reason=reason):
+            case FetchFailed(rank=rank, slot=slot, reason=reason, checkpoint=checkpoint):
                 if (unread := copies.arrivals.on_fetch_failed(slot)) is not None:
                     why = f"no source gave the snapshot of rank {rank}: {reason}"
-                    self._seating.report_lost(rank, why, unread=unread)
+                    self._seating.report_lost(rank, FaultKind.UNREAD, why, unread=unread, checkpoint=checkpoint)
             case StreamsCut(generation=cut):
                 self._unwinding.on_streams_cut(cut)
             case Offered():
@@ -83,3 +86,5 @@ class DataNews:
                 self._checkpoints.on_finished(input)
             case WrittenOut(ranks=ranks, folder=folder, failure=failure):
                 state.tell_coordinator(Salvaged(generation=generation, ranks=ranks, folder=folder, failure=failure))
+            case _ as never:
+                assert_never(never)

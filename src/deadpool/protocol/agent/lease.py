@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import ReleaseLease, TakeLease
 from deadpool.protocol.messages import Plan, Unavailable
 
@@ -76,4 +77,4 @@ class MachineLease:
         reason = f"its machine is leased to {holder}"
         self._agent.emit("lease_refused", reason=reason, needed=self.state is LeaseState.ASKED)
         self._agent.tell_coordinator(Unavailable(reason=reason))
-        self._agent.end(f"node {self._agent.node} leaves: {reason}", failed=False)
+        self._agent.end(EndCause.LEASED_ELSEWHERE, f"node {self._agent.node} leaves: {reason}", failed=False)

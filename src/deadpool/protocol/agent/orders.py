@@ -18,6 +18,7 @@ from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.takeover_report import TakeoverRecord
 from deadpool.protocol.agent.trainers import TrainerState
 from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
@@ -80,7 +81,7 @@ class Orders:
             case Welcome():
                 self._session.on_welcome(message, now)
             case JoinRefused(reason=reason):
-                state.end(f"the coordinator refused node {state.node}: {reason}", failed=True)
+                state.end(EndCause.REFUSED, f"the coordinator refused node {state.node}: {reason}", failed=True)
             case Recording():
                 self._recordings.on_coordinator_recording(message)
             case Rehearse():
@@ -128,7 +129,7 @@ class Orders:
             case Salvage(version=version, ranks=ranks):
                 state.effects.append(WriteOut(copies=state.copies.copies_of(version, ranks)))
             case Shutdown(reason=reason, failed=failed):
-                state.end(reason, failed=failed)
+                state.end(EndCause.ASKED, reason, failed=failed)
 
     def _rehearse(self, order: Rehearse) -> None:
         trainers = self._state.trainers

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.phase import GenerationState
-from deadpool.protocol.agent.pushes import ALREADY_STORED, NO_ROOM
 from deadpool.protocol.agent.slots import RankSlots, Slots, SlotState
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import CodingGroup, capacity_extent, parity_layout
 from deadpool.protocol.effects import (
     AcceptOffer,
@@ -77,7 +77,7 @@ class Parities:
 
     def fence(self) -> None:
         for offer in self._offers:
-            self._refuse(offer, "fenced")
+            self._refuse(offer, Refusal.FENCED)
         self._offers.clear()
 
     def on_streams_cut(self) -> None:
@@ -104,7 +104,7 @@ class Parities:
         refused = [offer for offer in self._offers if self._keeper_rank(offer.copy.seal.rank) == keeper]
         self._offers = [offer for offer in self._offers if offer not in refused]
         for offer in refused:
-            self._refuse(offer, reason)
+            self._refuse(offer, Refusal.NO_MEMORY, reason)
 
     def _keeper_rank(self, rank: int) -> int | None:
         keeper = self._keepers.get(rank)
@@ -116,13 +116,13 @@ class Parities:
         rank, version = offer.copy.seal.rank, offer.copy.seal.version
         keeper = self._keepers.get(rank)
         if self._current.is_fenced or offer.generation != self._current.generation:
-            self._refuse(offer, "another generation")
+            self._refuse(offer, Refusal.OTHER_GENERATION)
         elif keeper is None or offer.group != keeper[0]:
-            self._refuse(offer, "another group")
+            self._refuse(offer, Refusal.OTHER_GROUP)
         elif self._slots.is_expired(version):
-            self._refuse(offer, "no longer needed")
+            self._refuse(offer, Refusal.EXPIRED)
         elif self._has(keeper, rank, version):
-            self._refuse(offer, ALREADY_STORED)
+            self._refuse(offer, Refusal.ALREADY_STORED)
         else:
             self._note_geometry(rank, offer.copy.geometry, keeper)
             self._accept(offer, keeper)
@@ -154,10 +154,10 @@ class Parities:
             return
         ref, growing = found
         if growing.outgrown or rank in growing.writers:
-            self._refuse(offer, NO_ROOM)
+            self._refuse(offer, Refusal.NO_ROOM)
         elif not _fits(offer.copy.geometry, rank, growing.target):
             growing.outgrown = True
-            self._refuse(offer, NO_ROOM)
+            self._refuse(offer, Refusal.NO_ROOM)
             self._free_if_unwritten(ref, growing)
         else:
             growing.writers.add(rank)
@@ -176,7 +176,7 @@ class Parities:
             return None
         slot = rank_slots.take(geometry, SlotState.ARRIVING)
         if slot is None:
-            self._refuse(offer, NO_ROOM)
+            self._refuse(offer, Refusal.NO_ROOM)
             return None
         growing = Accumulation(self._current.generation, target)
         self._growing[slot.ref] = growing
@@ -189,8 +189,8 @@ class Parities:
         geometries = tuple(self._geometry.get(rank, copy.geometry) for rank in ranks)
         return ParityTarget(group=group, member=member, version=copy.seal.version, geometries=geometries)
 
-    def _refuse(self, offer: Offered, reason: str) -> None:
-        self._out.append(RefuseOffer(offer=offer.offer, reason=reason))
+    def _refuse(self, offer: Offered, refusal: Refusal, reason: str = "") -> None:
+        self._out.append(RefuseOffer(offer=offer.offer, refusal=refusal, reason=reason))
 
     def knows(self, ref: SlotRef) -> bool:
         return ref in self._growing

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.slots import Slot, Slots
+from deadpool.protocol.causes import Miss, Refusal
 from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.effects import AgentEffect, PushCopy, ToCoordinator
 from deadpool.protocol.identity import Version
+from deadpool.protocol.inputs import PushFailed
 from deadpool.protocol.messages import Holder, Missed, Plan, SlotRef
-from deadpool.protocol.seal import NOT_AS_SEALED
 from deadpool.protocol.topology import Layout
 
 PUSH_ATTEMPTS = 4
-ALREADY_STORED = "already stored"  # refused, and yet what the sender wanted
-NO_ROOM = "no free slot"  # refused for now: the next permit frees slots
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ class Pushes:
         for queue in waiting:
             queue.versions.remove(version)
         if waiting:
-            self._report_missed(rank, version, "its copy is spoilt")
+            self._report_missed(rank, version, Miss.SPOILT, "its copy is spoilt")
         self.send_next()
 
     def _queue(self, rank: int, node: str) -> PushQueue:
@@ -156,32 +155,36 @@ class Pushes:
         group = self._group.of(queue.rank, self._layout)
         return group, group.others(group.member_of(queue.rank))[self.holders.index(queue.holder)]
 
-    def on_ended(self, rank: int, node: str, version: Version, failure: str | None) -> None:
+    def on_ended(self, rank: int, node: str, version: Version, failure: PushFailed | None) -> None:
+        """`failure` is None if the holder has stored it."""
         queue = self.queues.get((rank, node))
         if queue is None or queue.sending is None or queue.sending[0] != version:
             return  # of a generation that is over
         self._slots.own[rank].end_reading(queue.sending[1])
-        if failure is not None and ALREADY_STORED in failure:
+        if failure is not None and failure.refusal is Refusal.ALREADY_STORED:
             failure = None
         queue.sending, queue.awaits_retry = None, failure is not None
-        queue.failures = 0 if failure is None else queue.failures + (NO_ROOM not in failure)
-        given_up = failure is not None and self._gives_up(queue, version, failure)
+        queue.failures = 0 if failure is None else queue.failures + (failure.refusal is not Refusal.NO_ROOM)
+        given_up = failure is not None and self._gives_up(queue, version, failure.refusal)
         done = failure is None and not queue.repeat
         queue.repeat = False
         if (done or given_up) and queue.versions and queue.versions[0] == version:
             queue.versions.popleft()
         if given_up:
             queue.failures = 0
-            self._report_missed(rank, version, f"holder {node} did not store it: {failure}")
+            assert failure is not None
+            reason = f"holder {node} did not store it: {failure.reason}"
+            self._report_missed(rank, version, Miss.NOT_STORED, reason)
         self.send_next()
 
-    def _gives_up(self, queue: PushQueue, version: Version, failure: str) -> bool:
+    def _gives_up(self, queue: PushQueue, version: Version, refusal: Refusal | None) -> bool:
         """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it. A spoilt copy
         is the exception: no rollback can use it, and only something newer helps."""
         permit = self._slots.permit
         is_floor = permit is not None and version == permit.watermark
-        return queue.failures >= PUSH_ATTEMPTS and (NOT_AS_SEALED in failure or not is_floor)
+        return queue.failures >= PUSH_ATTEMPTS and (refusal is Refusal.NOT_AS_SEALED or not is_floor)
 
-    def _report_missed(self, rank: int, version: Version, reason: str) -> None:
-        missed = Missed(generation=self._current.generation, rank=rank, number=version.number, reason=reason)
+    def _report_missed(self, rank: int, version: Version, cause: Miss, reason: str) -> None:
+        generation, number = self._current.generation, version.number
+        missed = Missed(generation=generation, rank=rank, number=number, cause=cause, reason=reason)
         self._out.append(ToCoordinator(message=missed))

@@ -10,6 +10,7 @@ from deadpool.protocol.agent.readiness import Readiness
 from deadpool.protocol.agent.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer, TrainerState
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.effects import ToTrainer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
@@ -88,16 +89,28 @@ class Seating:
         coming = any(fetch.copy.seal.version == resume for fetch in order.fetch)
         if not (trainer.stands_at(resume) or coming or self._copies.find_own(order.rank, resume)):
             reason = "its trainer ended under the fence, its live state was to be kept"
-            self.report_lost(order.rank, reason, trainer.name)
+            self.report_lost(order.rank, FaultKind.TRAINER, reason, trainer.name)
 
     def report_lost(
-        self, rank: int, reason: str, trainer: str = "", unread: Version | None = None, *, inexact: bool = False
+        self,
+        rank: int,
+        kind: FaultKind,
+        reason: str,
+        trainer: str = "",
+        *,
+        unread: Version | None = None,
+        checkpoint: str = "",
     ) -> None:
         """The seat cannot be kept under this plan, which is a fault."""
         assert self.plan is not None
-        generation = self.plan.generation
         lost = TrainerLost(
-            generation=generation, trainer=trainer, rank=rank, reason=reason, unread=unread, inexact=inexact
+            generation=self.plan.generation,
+            trainer=trainer,
+            rank=rank,
+            reason=reason,
+            kind=kind,
+            unread=unread,
+            checkpoint=checkpoint,
         )
         self._state.tell_coordinator(lost)
 

@@ -11,6 +11,7 @@ from deadpool.events import Event
 from deadpool.protocol.agent.copies import Copies
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.trainers import NodeTrainers
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
 from deadpool.protocol.messages import Audit, Durable, End, Settings, TrainerInfo, Trainers
 
@@ -53,12 +54,12 @@ class AgentState:
         )
         self.effects.append(Emit(event=event))
 
-    def end(self, reason: str, *, failed: bool) -> None:
+    def end(self, cause: EndCause, reason: str, *, failed: bool) -> None:
         self.current.end()
         for trainer in self.trainers.by_name.values():
             self.trainers.tell(trainer, End(reason=reason))
             self.trainers.kill(trainer, reason)
-        self.effects.append(Finish(failed=failed, reason=reason))
+        self.effects.append(Finish(failed=failed, cause=cause, reason=reason))
 
     def take_effects(self) -> list[AgentEffect]:
         effects = self.effects.copy()

@@ -39,7 +39,7 @@ class TakeoverRecord:
         self._missed: set[int] = set()
         self._finished: set[int] = set()
         self._ended: dict[int, int] = {}
-        self._lost: dict[int, str] = {}
+        self._lost: dict[int, TrainerLost] = {}
         self._quarantined = False
 
     def has_missed_one_before(self, plan: Plan) -> bool:
@@ -80,8 +80,8 @@ class TakeoverRecord:
                 self._finished.add(rank)
             case Ended(rank=rank, code=code):
                 self._ended[rank] = code
-            case TrainerLost(rank=int(rank), reason=reason):
-                self._lost[rank] = reason
+            case TrainerLost(rank=int(rank)):
+                self._lost[rank] = message
 
     def footing(self, generation: Generation) -> Footing:
         return Footing(
@@ -120,6 +120,6 @@ class TakeoverRecord:
             missed=tuple(sorted(self._missed)),
             finished=tuple(sorted(self._finished)),
             ended=tuple(sorted(self._ended.items())),
-            lost=tuple(sorted(self._lost.items())),
+            lost=tuple(lost for _, lost in sorted(self._lost.items())),
             alone_s=alone_s,
         )

@@ -13,6 +13,7 @@ from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers import Trainer, TrainerState
 from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.messages import (
     Captured,
     Connected,
@@ -84,11 +85,11 @@ class TrainerNews:
             case Failed(error=error, unfit=True):
                 self._leave(trainer, error)
             case Failed(error=error, inexact=True):
-                trainer.exit_reason, trainer.inexact = error, True
+                trainer.exit_reason, trainer.exit_kind = error, FaultKind.INEXACT
             case Failed(error=error):
-                trainer.exit_reason = f"script: {error}"
+                trainer.exit_reason, trainer.exit_kind = f"script: {error}", FaultKind.SCRIPT
             case DeviceLost(error=error):
-                trainer.exit_reason = f"device: {error}"
+                trainer.exit_reason, trainer.exit_kind = f"device: {error}", FaultKind.DEVICE
             case UsesShares(shares=shares):
                 trainer.shares = shares
                 if trainer.rank is not None:
@@ -146,7 +147,8 @@ class TrainerNews:
             case Spoilt(rank=spoilt, version=version):
                 self._copies.drop_spoilt(spoilt, version)
                 state.tell_coordinator(replace(message, node=state.node))
-                self._seating.report_lost(rank, f"this node's copy of {version} is not as it was sealed")
+                reason = f"this node's copy of {version} is not as it was sealed"
+                self._seating.report_lost(rank, FaultKind.SPOILT, reason)
             case Prepared() if unfenced:
                 trainer.has_state = True
                 self._seating.readiness.on_prepared(message, trainer.carries)
@@ -189,7 +191,7 @@ class TrainerNews:
         """As long as this node is there, the job counts on it."""
         state = self._state
         state.tell_coordinator(TrainerLost(generation=None, trainer=trainer.name, rank=None, reason=reason))
-        state.end(f"node {state.node} cannot take part in this job: {reason}", failed=True)
+        state.end(EndCause.UNFIT, f"node {state.node} cannot take part in this job: {reason}", failed=True)
 
     def _on_seated_exit(self, trainer: Trainer, rank: int, code: int, reason: str) -> None:
         fenced = self._current.is_fenced
@@ -202,7 +204,7 @@ class TrainerNews:
         if fenced:
             self._unwinding.acknowledge_if_frozen()
         else:
-            self._seating.report_lost(rank, reason, trainer.name, inexact=trainer.inexact)
+            self._seating.report_lost(rank, trainer.exit_kind, reason, trainer.name)
 
     def _on_free_exit(self, trainer: Trainer, reason: str) -> None:
         state, trainers = self._state, self._trainers
@@ -212,6 +214,6 @@ class TrainerNews:
         lost = TrainerLost(generation=None, trainer=trainer.name, rank=None, reason=reason)
         state.tell_coordinator(lost)
         if trainers.failed_starts >= START_ATTEMPTS:
-            state.end(f"trainer processes do not start on node {state.node}: {reason}", failed=True)
+            state.end(EndCause.NO_STARTS, f"trainer processes do not start on node {state.node}: {reason}", failed=True)
         else:
             trainers.start()

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from deadpool.events import Event
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.effects import AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import Activity
@@ -48,8 +49,8 @@ class Trainer:
     pinged_at: float | None = None  # the question that it has not answered yet
     answered_at: float = 0.0
     exit_code: int | None = None  # that counts instead of its own
-    inexact: bool = False  # announced before it ends: its script was found not to be exact
     exit_reason: str | None = None  # announced before it ends: the script failed, or the device
+    exit_kind: FaultKind = FaultKind.TRAINER
     paused: str | None = None  # why no step is to be expected of it
     step: int = 0
     step_s: float = 0.0  # what the last step took

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.drain import Drains
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -311,7 +312,8 @@ class RecoveryAudit:
             inside=drill.place.inside,
         )
         if job.settings.on_inexact == "stop":
-            self._ending.end(f"in a recovery that was played, {what} of rank {rank} differs: {_ADVICE}", failed=True)
+            reason = f"in a recovery that was played, {what} of rank {rank} differs: {_ADVICE}"
+            self._ending.end(EndCause.INEXACT, reason, failed=True)
 
     def _facts(self, drill: _Drill, found: dict[int, list[Part]]) -> dict[str, Any]:
         order, ranks = drill.order, len(found)

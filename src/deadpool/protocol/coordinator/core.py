@@ -31,8 +31,9 @@ a process becomes the coordinator is decided in `leadership`, and what it does f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
@@ -62,6 +63,7 @@ from deadpool.protocol.inputs import (
     CheckpointAsked,
     CheckpointFound,
     CoordinatorInput,
+    CoordinatorNews,
     DrainAsked,
     FromAgent,
     LinkLost,
@@ -153,12 +155,12 @@ class Coordinator:
         self._advance_checkpoints(now)
         return job.out.take()
 
-    def _on_input(self, input: CoordinatorInput, now: float) -> None:
+    def _on_input(self, input: CoordinatorNews, now: float) -> None:
         match input:
             case LinkLost(node=node, reason=reason):
                 self._membership.lose_node(node, f"link to node {node} lost: {reason}", now)
             case StopAsked(reason=reason):
-                self._ending.end(reason, failed=True)
+                self._ending.end(EndCause.ASKED, reason, failed=True)
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
             case SchemeAsked(scheme=scheme):
@@ -173,6 +175,8 @@ class Coordinator:
                 self._discount_stall(seconds)
             case Tick():
                 self._timeouts.check(now)
+            case _ as never:
+                assert_never(never)
 
     def _advance_checkpoints(self, now: float) -> None:
         """A write that is asked for at the end of the job begins before the job ends."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.planner import ClusterView, index_inventories
@@ -19,37 +20,38 @@ class Ending:
     def __init__(self, job: JobState, checkpoints: Checkpoints) -> None:
         self._job, self._checkpoints = job, checkpoints
         self.salvage = SalvageProgress(job)
-        self._after_writing: tuple[str, bool] | None = None  # reason, whether failed
+        self._after_writing: tuple[EndCause, str, bool] | None = None  # cause, reason, whether failed
         self.shutdown = Shutdown(reason="", failed=False)  # what a node is told that joins after the end
 
-    def end(self, reason: str, *, failed: bool) -> None:
+    def end(self, cause: EndCause, reason: str, *, failed: bool) -> None:
+        """`reason` says the cause to people."""
         out = self._job.out
         out.emit("failed" if failed else "completed", reason=reason)
         self.shutdown = Shutdown(reason=reason, failed=failed)
         out.send_each(self._job.members, self.shutdown)
         self._job.enter_without_deadline(Phase.ENDED)
-        out.finish(reason, failed=failed)
+        out.finish(cause, reason, failed=failed)
 
-    def end_after_writing(self, reason: str, *, failed: bool) -> None:
+    def end_after_writing(self, cause: EndCause, reason: str, *, failed: bool) -> None:
         """All ranks have ended by themselves: what is committed by now is written first, if it is not yet."""
         if not failed and self._checkpoints.is_wanted and self._after_writing is None:
             self._checkpoints.ask()
-        self._after_writing = (reason, failed)
+        self._after_writing = (cause, reason, failed)
 
     def end_if_written(self) -> None:
         """After a write has begun that was asked for."""
         if self._after_writing is not None and not self._checkpoints.is_writing:
-            reason, failed = self._after_writing
-            self.end(reason, failed=failed)
+            cause, reason, failed = self._after_writing
+            self.end(cause, reason, failed=failed)
 
     def end_if(self, untenable: str | None) -> None:
-        """`untenable` says why the job cannot go on; None: it can."""
+        """`untenable` says what is wrong with the script's claim of replication; None: nothing is."""
         if untenable is not None:
-            self.end(untenable, failed=True)
+            self.end(EndCause.REPLICAS_DIFFER, untenable, failed=True)
 
-    def abandon(self, reason: str, now: float) -> None:
+    def abandon(self, cause: EndCause, reason: str, now: float) -> None:
         """Every node is frozen, and there is no version to go on from."""
-        if self.salvage.start(reason, remaining_copies(self._job.view())):
+        if self.salvage.start(cause, reason, remaining_copies(self._job.view())):
             self._job.enter(Phase.SALVAGING, now, self._job.deadlines.prepare_s)
         else:
             self.end_salvage()
@@ -64,7 +66,7 @@ class Ending:
 
     def end_salvage(self) -> None:
         """What is not written by now never will be."""
-        self.end(self.salvage.summary(), failed=True)
+        self.end(self.salvage.cause, self.salvage.summary(), failed=True)
 
 
 class SalvageProgress:
@@ -74,6 +76,7 @@ class SalvageProgress:
         self._folders: dict[str, str] = {}
         self._ranks: set[int] = set()
         self._failures: list[str] = []
+        self.cause = EndCause.COPIES_LOST
         self._reason = ""
         self._version: Version | None = None
         self.durable: Durable | None = None  # the newest checkpoint that the script has reported
@@ -82,9 +85,9 @@ class SalvageProgress:
         if self.durable is None or durable.step >= self.durable.step:
             self.durable = durable
 
-    def start(self, reason: str, copies: Iterable[RemainingCopy]) -> bool:
+    def start(self, cause: EndCause, reason: str, copies: Iterable[RemainingCopy]) -> bool:
         """Returns whether there is anything to wait for."""
-        self._reason, out = reason, self._job.out
+        self.cause, self._reason, out = cause, reason, self._job.out
         parts: dict[str, list[int]] = {}
         for copy in copies:
             parts.setdefault(copy.node, []).append(copy.rank)

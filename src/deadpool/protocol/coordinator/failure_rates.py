@@ -16,14 +16,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deadpool.protocol.causes import FaultKind
+
 PRIOR_PER_S = 419 / (54 * 86400 * 2048)
 PRIOR_S = 86400.0
 HALF_LIFE_S = 12 * 3600.0
 RACK_SHARE = 0.2
 """What a failure of another node in the rack counts."""
-NODE, TRAINER, HANG, DEVICE = "node", "trainer", "hang", "device"
-WEIGHTS = {NODE: 1.0, DEVICE: 1.0, TRAINER: 0.5, HANG: 0.5}
-"""A process dies for many reasons, of which its node is one."""
+KINDS = {FaultKind.NODE: 1.0, FaultKind.DEVICE: 1.0, FaultKind.TRAINER: 0.5, FaultKind.HANG: 0.5}
+"""What is told apart, and its weight. A process dies for many reasons, of which its node is one."""
 NEGLIGIBLE = 0.01
 """A failure that has faded to this share is forgotten."""
 
@@ -33,17 +34,10 @@ class Failure:
     at: float
     node: str
     rack: str | None
-    kind: str
+    kind: FaultKind  # one of KINDS
 
     def weight(self, now: float) -> float:
-        return WEIGHTS.get(self.kind, 1.0) * _faded(now - self.at)
-
-
-def kind_of(reason: str, *, is_node: bool) -> str:
-    """Of a fault that is no hang, by what is known of it."""
-    if reason.startswith("device:"):
-        return DEVICE
-    return NODE if is_node else TRAINER
+        return KINDS[self.kind] * _faded(now - self.at)
 
 
 class FailureRates:
@@ -55,7 +49,9 @@ class FailureRates:
         if self._since is None:
             self._since = now
 
-    def note(self, node: str, rack: str | None, kind: str, now: float) -> None:
+    def note(self, node: str, rack: str | None, kind: FaultKind, now: float) -> None:
+        """Whatever ends a process, and is neither the device nor a hang, counts as the loss of a trainer."""
+        kind = kind if kind in KINDS else FaultKind.TRAINER
         self.begin(now)
         self._failures = [each for each in self._failures if each.weight(now) > NEGLIGIBLE]
         self._failures.append(Failure(now, node, rack, kind))
@@ -80,7 +76,7 @@ class FailureRates:
     def counts(self, node: str, now: float) -> dict[str, int]:
         """By kind, of failures that still count. For status and sentences."""
         return dict(
-            Counter(each.kind for each in self._failures if each.node == node and each.weight(now) > NEGLIGIBLE)
+            Counter(each.kind.value for each in self._failures if each.node == node and each.weight(now) > NEGLIGIBLE)
         )
 
     def _in_rack(self, rack: str | None) -> Iterator[Failure]:

@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.failure_rates import HANG, FailureRates, kind_of
+from deadpool.protocol.coordinator.failure_rates import FailureRates
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
 
@@ -20,13 +21,13 @@ RETRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedFault:
-    reason: str
+    kind: FaultKind
+    reason: str  # for people
     ranks: tuple[int, ...]  # that are lost; none, if the job hangs
     node: str | None = None
     rank: int | None = None  # whose trainer was lost, where the node was not
     blamed: str | None = None  # a node for whose quarantine it counts
     rack: str | None = None  # of that node
-    is_hang: bool = False
     since_s: float = 0.0  # it happened so long before it was seen
     cause: str = ""  # the name that the job gave it
 
@@ -46,12 +47,12 @@ class FaultHistory:
         """A node that could not help it, since its machine serves another job or no source gave it a snapshot, is not
         blamed."""
         if fault.blamed is not None:
-            self.rates.note(fault.blamed, fault.rack, kind_of(fault.reason, is_node=fault.rank is None), now)
+            self.rates.note(fault.blamed, fault.rack, fault.kind, now)
             self.quarantine.blame(fault.blamed, fault.reason, now)
 
     def blame_hung_rank(self, node: str, rack: str | None, rank: int, found: str, now: float) -> None:
         self.retries.name_hung_rank(node, rank, found)
-        self.rates.note(node, rack, HANG, now)
+        self.rates.note(node, rack, FaultKind.HANG, now)
         self.quarantine.blame(node, f"rank {rank} hung: {found}", now)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.ending import Ending
@@ -44,12 +45,15 @@ class Faults:
             return
         job.name_cause("fault")
         during, since_s = job.phase.value, fault.since_s
-        job.out.emit("fault", node=node, rank=rank, reason=reason, ranks=ranks, during=during, since_s=since_s)
+        kind = fault.kind.value
+        job.out.emit(
+            "fault", node=node, rank=rank, kind=kind, reason=reason, ranks=ranks, during=during, since_s=since_s
+        )
         # Nodes that are lost while another loss is dealt with are the same disaster, and not one more retry.
         one_more = rank is not None or job.phase is Phase.RUNNING
         if retries.is_exceeded_by(replace(fault, cause=job.cause), one_more=one_more):
             self._give_up()
-        if fault.is_hang:
+        if fault.kind is FaultKind.HANG:
             self._hang.begin_search()
         else:
             self._hang.end_search()
@@ -65,7 +69,7 @@ class Faults:
 
     def on_hang(self, hang: Standstill, now: float) -> None:
         """No rank is lost: the rank at fault is the one that will not come to rest."""
-        self.recover(ObservedFault(reason=hang.reason, ranks=(), is_hang=True), now)
+        self.recover(ObservedFault(kind=FaultKind.HANG, reason=hang.reason, ranks=()), now)
 
     def on_trainer_lost(self, member: Member, lost: TrainerLost, now: float) -> None:
         job, node, rank, reason = self._job, member.node, lost.rank, lost.reason
@@ -78,31 +82,34 @@ class Faults:
             job.out.emit("copy_unreadable", node=node, rank=rank, step=lost.unread.number, reason=reason)
         if self._audit.ends(rank):
             self._audit.on_ended(member)
-            self.recover(
-                ObservedFault(reason="audit: this rank ends on purpose", ranks=(rank,), node=node, rank=rank), now
-            )
+            why = "audit: this rank ends on purpose"
+            self.recover(ObservedFault(kind=FaultKind.AUDIT, reason=why, ranks=(rank,), node=node, rank=rank), now)
             return
         blamed = node if lost.trainer else None  # else no process has ended: a copy was not to be had
         if (untenable := self._if_unread(lost)) is not None:
-            self._ending.end(untenable, failed=True)
+            self._ending.end(EndCause.CHECKPOINT_UNREAD, untenable, failed=True)
             return
-        if lost.inexact:
-            self._ending.end(f"rank {rank} was stopped, because the script is not exact: {reason}", failed=True)
+        if lost.kind is FaultKind.INEXACT:
+            why = f"rank {rank} was stopped, because the script is not exact: {reason}"
+            self._ending.end(EndCause.INEXACT, why, failed=True)
             return
-        if reason.startswith(("script:", "device:")) and (error := self._history.retries.on_error(reason, node)):
-            if not (error.only_on_this_node and reason.startswith("device:") and job.has_healthy_spare):
-                self._ending.end(f"rank {rank} failed {error.text}: {reason}", failed=True)
+        is_device = lost.kind is FaultKind.DEVICE
+        if (is_device or lost.kind is FaultKind.SCRIPT) and (error := self._history.retries.on_error(reason, node)):
+            if not (error.only_on_this_node and is_device and job.has_healthy_spare):
+                self._ending.end(EndCause.SCRIPT_FAILED, f"rank {rank} failed {error.text}: {reason}", failed=True)
                 return
             self._history.quarantine.add(node, f"the same error again on this node: {reason}")
             blamed = node
-        fault = ObservedFault(reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed, rack=member.rack)
+        fault = ObservedFault(
+            kind=lost.kind, reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed, rack=member.rack
+        )
         self.recover(fault, now)
 
     def _if_unread(self, lost: TrainerLost) -> str | None:
         """Why the job has to end, if it is the checkpoint that was not to be had. Nothing newer is left in memory:
         nodes dropped it when they took the plan."""
         checkpoint = self._job.plan.checkpoint if self._job.plan is not None else ""
-        if lost.trainer or not checkpoint or checkpoint not in lost.reason:
+        if not checkpoint or lost.checkpoint != checkpoint:
             return None
         before = self._checkpoints.newest
         untenable = self._checkpoints.on_unread(checkpoint, lost.reason)

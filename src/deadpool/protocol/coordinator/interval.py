@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.protocol.capture_schedule import MAX_EVERY
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.coordinator.commits import Commits
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead
 from deadpool.protocol.topology import LEFT_OUT, Schedule
-from deadpool.protocol.trainer_core import NO_SLOT
 
 MARGIN = 1.5
 """How much room the narrower interval has to leave before it is tried."""
@@ -88,7 +88,7 @@ class IntervalChooser:
         if self._commits.count != self._count_at_miss:
             self._count_at_miss = self._commits.count
             self._missed.clear()
-        if missed.stall_s is not None or missed.reason == NO_SLOT:
+        if missed.stall_s is not None or missed.cause is Miss.NO_SLOT:
             self._missed.add(missed.number)
 
     def choose(self) -> IntervalChange | None:

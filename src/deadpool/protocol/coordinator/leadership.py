@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import assert_never
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
@@ -21,7 +23,19 @@ from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.takeover import recover_view
 from deadpool.protocol.effects import CoordinatorEffect, ToAgent, earliest
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.inputs import CheckpointFound, CoordinatorInput, FromAgent, LinkLost, Stalled, StopAsked, Tick
+from deadpool.protocol.inputs import (
+    AuditAsked,
+    CheckpointAsked,
+    CheckpointFound,
+    CoordinatorInput,
+    DrainAsked,
+    FromAgent,
+    LinkLost,
+    SchemeAsked,
+    Stalled,
+    StopAsked,
+    Tick,
+)
 from deadpool.protocol.messages import Alive, Heartbeat, Join, Shutdown, Welcome
 
 FIRST_TERM = 1
@@ -165,9 +179,11 @@ class Leadership:
             case Stalled(seconds=seconds):
                 election.discount_stall(seconds)
             case StopAsked(reason=reason):
-                self._out.finish(f"not the coordinator: {reason}", failed=False)
-            case Tick():
-                pass
+                self._out.finish(EndCause.ASKED, f"not the coordinator: {reason}", failed=False)
+            case Tick() | DrainAsked() | SchemeAsked() | AuditAsked() | CheckpointAsked() | CheckpointFound():
+                pass  # whoever asks is told that this process does not lead; a checkpoint is kept for when it does
+            case _ as never:
+                assert_never(never)
         self._ask_for_promises(election)
         effects = self._out.take() + self._decide(election, now)
         self._report_if_short(election, now)
@@ -200,7 +216,7 @@ class Leadership:
         reason = f"none of the nodes that ran came back, and with them every copy is lost; {restart}"
         self._out.emit("failed", reason=reason)
         self._out.send_each(election.joins, Shutdown(reason=reason, failed=True))
-        self._out.finish(reason, failed=True)
+        self._out.finish(EndCause.NOBODY_CAME_BACK, reason, failed=True)
         return self._out.take()
 
     def _report_if_short(self, election: Election, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
@@ -95,7 +96,9 @@ class Membership:
         else:
             ranks = member.ranks(job.layout)
             blamed = node if at_fault else None
-            fault = ObservedFault(reason=reason, ranks=ranks, node=node, blamed=blamed, rack=member.rack)
+            fault = ObservedFault(
+                kind=FaultKind.NODE, reason=reason, ranks=ranks, node=node, blamed=blamed, rack=member.rack
+            )
             self._faults.recover(fault, now)
 
     def lose_each(self, nodes: list[str], what: str, now: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from deadpool.events import Event
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Generation
 
@@ -51,8 +52,8 @@ class Outbox:
     def drop(self, node: str) -> None:
         self._effects.append(Drop(node=node))
 
-    def finish(self, reason: str, *, failed: bool) -> None:
-        self._effects.append(Finish(failed=failed, reason=reason))
+    def finish(self, cause: EndCause, reason: str, *, failed: bool) -> None:
+        self._effects.append(Finish(failed=failed, cause=cause, reason=reason))
 
     def emit(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from enum import Enum
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.fault_history import FaultHistory
@@ -44,7 +45,7 @@ class Planning:
         if not self._job.has_majority:
             self.wait.for_majority(now)
         elif self._history.retries.given_up is not None:
-            self._ending.abandon(self._history.retries.given_up, now)
+            self._ending.abandon(EndCause.NO_PROGRESS, self._history.retries.given_up, now)
         else:
             self.plan(now)
 
@@ -69,7 +70,7 @@ class Planning:
                 self.wait.for_return(reason, now)
             case NoPlan(reason=reason, ranks=ranks):
                 job.out.emit("no_plan", reason=reason, ranks=list(ranks))
-                self._ending.abandon(reason, now)
+                self._ending.abandon(EndCause.COPIES_LOST, reason, now)
             case GlobalPlan() if job.silent.all_may_run:
                 self.wait.for_isolation(now)
             case GlobalPlan() as chosen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.drain import Drains
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.hang import HangMonitor
@@ -214,7 +215,9 @@ class Resumption:
             return
         failed = {rank: code for rank, code in sorted(barriers.exit_codes.items()) if code}
         reason = _told(failed, loop_is_over=self._job.released) if failed else "all ranks ended"
-        self._ending.end_after_writing(reason, failed=bool(failed))
+        cause = EndCause.FAILED_AT_END if self._job.released else EndCause.RANK_FAILED
+        cause = cause if failed else EndCause.COMPLETED
+        self._ending.end_after_writing(cause, reason, failed=bool(failed))
 
 
 def _told(failed: dict[int, int], *, loop_is_over: bool) -> str:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.faults import Faults
@@ -22,7 +25,7 @@ from deadpool.protocol.coordinator.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.resumption import Resumption
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.inputs import FromAgent
-from deadpool.protocol.messages import Ended, Finished, Join, Permit, TakeoverReport, TrainerLost
+from deadpool.protocol.messages import Ended, Finished, Join, Permit, TakeoverReport
 from deadpool.protocol.quorum import Electorate, electorates, newest_plan
 from deadpool.protocol.topology import Layout, Schedule
 
@@ -65,11 +68,13 @@ class Takeover:
         job = self._job
         lost = [position for position, node in enumerate(view.seats) if node is None]
         job.enter_without_deadline(Phase.PREPARING)
+        kind = FaultKind.NODE if lost else FaultKind.TAKEOVER
         reason = f"nothing was heard from positions {', '.join(map(str, lost))}" if lost else "a recovery was cut short"
         for position in lost:
             job.silent.fell_silent(f"the node at position {position}")
         ranks = tuple(rank for position in lost for rank in job.layout.ranks_at(position))
-        self._faults.recover(ObservedFault(reason=reason, ranks=ranks, since_s=round(view.alone_s, 3)), now)
+        fault = ObservedFault(kind=kind, reason=reason, ranks=ranks, since_s=round(view.alone_s, 3))
+        self._faults.recover(fault, now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +171,9 @@ class RecoveredView:
             ended = [Ended(generation=generation, rank=rank, code=code) for rank, code in report.ended]
             messages += [FromAgent(node=node, message=message) for message in (*finished, *ended)]
         for node in seated:
-            for rank, reason in self.reports[node].lost:
-                lost = TrainerLost(generation=self.plan, trainer="", rank=rank, reason=reason)
-                messages.append(FromAgent(node=node, message=lost))
+            for lost in self.reports[node].lost:
+                told = replace(lost, generation=self.plan, trainer="", unread=None)  # nobody is blamed for it any more
+                messages.append(FromAgent(node=node, message=told))
         return messages
 
 

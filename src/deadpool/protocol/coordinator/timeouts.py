@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.members import Member
@@ -68,7 +69,8 @@ class Timeouts:
         elif self._planning.wait.is_for_silent_nodes:
             self._planning.plan_without_silent_nodes(now)
         else:
-            self._ending.end("no spare node joined in time; start one with: deadpool agent --join", failed=True)
+            reason = "no spare node joined in time; start one with: deadpool agent --join"
+            self._ending.end(EndCause.NO_SPARE, reason, failed=True)
 
 
 class HeartbeatTimeout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inventory_batches import Copy
@@ -62,6 +63,7 @@ class Missed(Message, frozen=True, kw_only=True):
     generation: Generation
     rank: int
     number: int
+    cause: Miss
     reason: str
     stall_s: float | None = None  # given up for want of time: how long the step would have waited, by estimate
 

@@ -8,7 +8,7 @@ from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inventory_batches import Inventory
 from deadpool.protocol.messages.copies import Permit
-from deadpool.protocol.messages.trainer_processes import TrainerInfo
+from deadpool.protocol.messages.trainer_processes import TrainerInfo, TrainerLost
 from deadpool.protocol.quorum import Footing
 from deadpool.protocol.structs import Message
 from deadpool.protocol.topology import Address, Layout, Schedule
@@ -79,7 +79,7 @@ class TakeoverReport(Message, frozen=True, kw_only=True):
     missed: tuple[int, ...] = ()  # of this generation, as far as no permit has passed them
     finished: tuple[int, ...] = ()
     ended: tuple[tuple[int, int], ...] = ()  # rank, exit code
-    lost: tuple[tuple[int, str], ...] = ()  # seats whose process is gone: rank, why
+    lost: tuple[TrainerLost, ...] = ()  # of seats: what was said, whether or not there was a coordinator to hear it
     alone_s: float = 0.0  # since it lost the coordinator that it followed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.structs import Message, Value
 from deadpool.protocol.topology import Address
@@ -77,8 +78,9 @@ class TrainerLost(Message, frozen=True, kw_only=True):
     trainer: str
     rank: int | None
     reason: str
-    unread: Version | None = None  # no process has ended: no source gave this snapshot of the rank
-    inexact: bool = False  # it ended because its script was found not to be exact, and the job is to end by that
+    kind: FaultKind = FaultKind.TRAINER
+    unread: Version | None = None  # no source gave this snapshot of the rank
+    checkpoint: str = ""  # the name of the one that could not be read, where the snapshot was to come from there
 
 
 class End(Message, frozen=True, kw_only=True):

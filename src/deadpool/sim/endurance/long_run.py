@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.leadership import Leadership
-from deadpool.protocol.effects import Emit, Finish, ToAgent
+from deadpool.protocol.effects import Drop, Emit, Finish, ToAgent
 from deadpool.protocol.inputs import CoordinatorInput, DrainAsked, FromAgent, LinkLost, Tick
 from deadpool.protocol.messages import Heartbeat, Settings, TrainerLost
 from deadpool.protocol.topology import Layout, Schedule
@@ -82,6 +82,10 @@ class LongRun:
                     self._note(event.what, event.step, event.detail)
                 case Finish(reason=reason):
                     self.lived.ended = reason
+                case Drop():
+                    pass  # who is dropped is gone already
+                case _ as never:
+                    assert_never(never)
 
     def say(self, node: LightNode, message: Any) -> None:
         """What an agent would send; nothing if the node is gone since."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from deadpool.protocol.agent.lease import MachineLease
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.effects import Finish, ReleaseLease, TakeLease
+from deadpool.protocol.effects import Emit, Finish, ReleaseLease, TakeLease, ToCoordinator
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import Tick
 from deadpool.protocol.messages import Assignment, Permit, Plan, RankOrder
@@ -67,6 +67,10 @@ class SimAgent:
                     self.machine.holder = None
                 case Finish():
                     self.end(orderly=True)
+                case ToCoordinator() | Emit():
+                    pass  # the end of this process says the same
+                case _:
+                    raise AssertionError(f"{effect} is none of a lease")
 
     def _take(self) -> None:
         if not self.alive:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Declare, SlotRef
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer_core import Capture, SlotAwaited
@@ -123,12 +124,12 @@ class Captures:
         for each in (*others, captured) if captured is not None else ():
             self._process.say(each)
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, cause: Miss, reason: str) -> None:
         """The one that runs."""
         assert self._running is not None
         capture = self._running[0]
         self.cancel()
-        missed = self._core.gave_up(capture, reason, self._world.copy_s)
+        missed = self._core.gave_up(capture, cause, reason, self._world.copy_s)
         if missed is not None:
             self._process.say(missed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Finished, Release, Restore, Standing, Stepped, UsesShares
 from deadpool.sim.history import Total, initial, stepped
 
@@ -98,7 +99,7 @@ class Steps:
         """The capture of this version has to end, or is given up, before its state is overwritten."""
         self._captures.end_waiting()
         if self._captures.is_running and self._world.rng.random() < self._world.give_up:
-            self._captures.give_up("not done when the optimizer began")
+            self._captures.give_up(Miss.TOO_SLOW, "not done when the optimizer began")
         if self._captures.is_running:
             self._stall_s += 0.1
             self._process.later(0.2, lambda: self._before_optimizer(total, garbage))

@@ -4,23 +4,39 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.effects import (
     AcceptOffer,
+    AgentEffect,
     Allocate,
+    CompleteCheckpoint,
     CutStreams,
+    DataEffect,
+    Emit,
+    EndWriter,
     FetchCopy,
+    Finish,
     HashSlot,
     KillTrainer,
+    LookElsewhere,
+    ProbePeers,
     PushCopy,
     RefuseOffer,
+    ReleaseLease,
+    ReleaseSegment,
+    StartParkedWork,
     StartTrainer,
+    StopParkedWork,
+    TakeLease,
     ToCoordinator,
     ToTrainer,
+    WriteOut,
+    WritePart,
+    WriteSeal,
 )
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inputs import (
@@ -154,7 +170,7 @@ class ScriptedNode:
                 self._perform(effect)
         self._busy = False
 
-    def _perform(self, effect: Any) -> None:
+    def _perform(self, effect: AgentEffect) -> None:
         match effect:
             case ToCoordinator(message=message):
                 self._send(self.name, message)
@@ -167,10 +183,14 @@ class ScriptedNode:
             case KillTrainer(trainer=name):
                 if self.trainers.pop(name, None) is not None:
                     self.feed(TrainerExited(trainer=name, code=-9, reason="killed"))
+            case Emit() | Finish() | LookElsewhere() | ProbePeers() | TakeLease() | ReleaseLease():
+                pass  # nothing of that is measured here
+            case StartParkedWork() | StopParkedWork():
+                pass
             case _:
                 self._perform_on_memory(effect)
 
-    def _perform_on_memory(self, effect: Any) -> None:
+    def _perform_on_memory(self, effect: DataEffect) -> None:
         match effect:
             case Allocate(segment=segment):
                 self.feed(Allocated(segment=segment))
@@ -181,14 +201,19 @@ class ScriptedNode:
                 self._peers[holder.node].offer(self, effect)
             case AcceptOffer(offer=offer, slot=slot):
                 self._take(*self._offers.pop(offer), slot)
-            case RefuseOffer(offer=offer, reason=reason):
+            case RefuseOffer(offer=offer, refusal=refusal):
                 source, push = self._offers.pop(offer)
                 seal = push.copy.seal
-                source.feed(PushFailed(rank=seal.rank, version=seal.version, node=self.name, reason=reason))
+                why, rank, version = refusal.value, seal.rank, seal.version
+                source.feed(PushFailed(rank=rank, version=version, node=self.name, refusal=refusal, reason=why))
             case CutStreams(generation=generation):
                 self.feed(StreamsCut(generation=generation))
             case FetchCopy(rank=rank, slot=slot, fetch=fetch):
                 self.feed(Fetched(rank=rank, slot=slot, copy=fetch.copy))
+            case ReleaseSegment() | WriteSeal() | WriteOut() | WritePart() | CompleteCheckpoint() | EndWriter():
+                pass  # there is no memory behind a slot, and no store
+            case _ as never:
+                assert_never(never)
 
     # --- copies of others --------------------------------------------------------------------------------------------
 

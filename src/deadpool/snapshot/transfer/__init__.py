@@ -10,6 +10,7 @@ from __future__ import annotations
 from deadpool.snapshot.transfer.callbacks import Found, FoundParity, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.channel import TransferAddress
 from deadpool.snapshot.transfer.client import TransferClient
+from deadpool.snapshot.transfer.connection import PeerRefused
 from deadpool.snapshot.transfer.parity_frames import ParityName
 from deadpool.snapshot.transfer.requests import ContributeRequest, PullRequest, PushRequest
 from deadpool.snapshot.transfer.server import TransferServer
@@ -20,6 +21,7 @@ __all__ = [
     "FoundParity",
     "ParityCallbacks",
     "ParityName",
+    "PeerRefused",
     "PullRequest",
     "PushRequest",
     "TransferAddress",

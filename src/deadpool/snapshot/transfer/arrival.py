@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from deadpool.errors import TransferError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import Seal
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk, Kind
@@ -44,8 +45,8 @@ class Arrival(ABC):
     def _is_complete(self) -> bool: ...
 
     @abstractmethod
-    def _problem(self) -> str | None:
-        """Says what is wrong with what has arrived completely, if anything is."""
+    def _mismatch(self) -> str | None:
+        """Says where what has arrived completely is not as it was sealed; None: it is."""
 
     @abstractmethod
     def _read(self, connection: Connection, chunk: Chunk) -> list[int]:
@@ -55,7 +56,7 @@ class Arrival(ABC):
     def _store(self) -> None: ...
 
     @abstractmethod
-    def _drop(self, reason: str) -> None: ...
+    def _drop(self, refusal: Refusal, reason: str) -> None: ...
 
     def _there_already(self) -> bytes:
         """What the sender need not send, in a form that both sides know."""
@@ -126,14 +127,21 @@ class Arrival(ABC):
             if self._settled or self._writers or not over:
                 return
             self._settled = True
-            reason = self._failure or self._problem()
+            failure, mismatch = self._failure, self._mismatch() if self._failure is None else None
         self._forget()
-        if reason is None:
-            self._store()
+        if failure is not None:
+            self._drop(Refusal.BROKEN_OFF, failure)
+        elif mismatch is not None:
+            self._drop(Refusal.NOT_AS_SEALED, mismatch)
         else:
-            self._drop(reason)
+            self._store()
 
-    def _answer(self, kind: Kind, reason: str) -> None:
-        # The sender may be gone. If it only missed the answer, it finds what it sent when it asks again.
+    # The sender may be gone. If it only missed the answer, it finds what it sent when it asks again.
+
+    def _tell_stored(self) -> None:
         with contextlib.suppress(TransferError):
-            self._lead.send(kind, [reason])
+            self._lead.send(Kind.STORED, [])
+
+    def _tell_refused(self, refusal: Refusal, reason: str) -> None:
+        with contextlib.suppress(TransferError):
+            self._lead.refuse(refusal, reason)

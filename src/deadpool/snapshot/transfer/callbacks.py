@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
 from deadpool.snapshot.erasure.contribution import Contribution
@@ -18,9 +19,10 @@ from deadpool.snapshot.transfer.parity_frames import ParityName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRefused:
-    """The agent refuses to store a snapshot, for this reason."""
+    """The agent refuses to store a snapshot. `reason` says more, for people, where there is more to say."""
 
-    reason: str
+    refusal: Refusal
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class ParityCallbacks:
 
 
 NO_PARITIES = ParityCallbacks(
-    open=lambda contribution, generation: TransferRefused(reason="this node keeps no parities"),
+    open=lambda contribution, generation: TransferRefused(refusal=Refusal.OTHER_GROUP),
     contributed=lambda contribution: None,
     dropped=lambda contribution, reason: None,
     find=lambda name: None,

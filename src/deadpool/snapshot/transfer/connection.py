@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deadpool.errors import TransferError, WireError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.checksums import checksum, pieces
 from deadpool.snapshot.transfer.frames import (
@@ -24,8 +25,10 @@ from deadpool.snapshot.transfer.frames import (
     Head,
     Kind,
     pack_frame,
+    pack_refusal,
     unpack_body,
     unpack_head,
+    unpack_refusal,
 )
 from deadpool.snapshot.transfer.streams import ByteStream, PlainStream, TlsStream
 from deadpool.wire.deadline import PeerDeadline
@@ -33,6 +36,14 @@ from deadpool.wire.deadline import PeerDeadline
 
 class ConnectionLost(TransferError):
     """The stream ended or fell silent."""
+
+
+class PeerRefused(TransferError):
+    """The peer has answered REFUSED."""
+
+    def __init__(self, peer: str, refusal: Refusal, reason: str) -> None:
+        super().__init__(f"{peer} refused: {reason or refusal.value}")
+        self.refusal = refusal
 
 
 class Connection:
@@ -62,6 +73,10 @@ class Connection:
         """Sends a frame with a payload that lies in this process's memory."""
         with self._send_lock, self._errors():
             self._send_bytes(self._pack(kind, body, len(payload)) + payload)
+
+    def refuse(self, refusal: Refusal, reason: str = "") -> None:
+        """`reason` is for people, where there is more to say."""
+        self.send(Kind.REFUSED, pack_refusal(refusal, reason))
 
     def receive_list(self, frame: Frame, expected_bytes: int) -> bytearray:
         """The payload of a frame that was just received, if it is as long as its body says."""
@@ -129,11 +144,10 @@ class Connection:
         return Frame(head=head, body=unpack_body(body))
 
     def expect(self, *kinds: Kind) -> Frame:
-        """Returns the peer's answer, which must be of one of these kinds. For REFUSED it raises a TransferError with
-        the reason."""
+        """Returns the peer's answer, which must be of one of these kinds. For REFUSED it raises PeerRefused."""
         frame = self.receive()
         if frame.head.kind is Kind.REFUSED:
-            raise TransferError(f"{self.peer} refused: {_reason(frame)}")
+            raise PeerRefused(self.peer, *unpack_refusal(frame.body))
         if frame.head.kind not in kinds:
             raise WireError(f"{self.peer}: sent {frame.head.kind.name} where {kinds[0].name} was expected")
         return frame
@@ -249,8 +263,3 @@ def _prepare(sock: socket.socket, timeout_s: float) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _reason(frame: Frame) -> str:
-    reason = frame.body[0] if frame.body else ""
-    return str(reason)[:500]

@@ -4,6 +4,8 @@ A frame is a fixed head (magic, kind, sizes, generation), a small msgpack body, 
 (for CONTRIBUTE and FOUND_PARITY a list of digests; parity_frames.py has the frames of coded snapshots).
 Every size is bounded before anything is read or allocated, and nothing here can carry code.
 
+REFUSED says why: a Refusal, and words about it for people.
+
     HELLO                     is the first frame of a connection and names its generation
     PUSH   -> ACCEPT|REFUSED  asks to send a snapshot;     then DATA on any stream, STORED|REFUSED on this one
     PULL   -> FOUND|REFUSED   asks for a snapshot;         then READ -> DATA|REFUSED on any stream
@@ -19,6 +21,7 @@ from typing import Any, cast
 import msgpack
 
 from deadpool.errors import WireError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region, Seal, extent_of
 from deadpool.snapshot.checksums import PIECE_BYTES
@@ -111,6 +114,20 @@ def chunks_of(extent: Extent, regions: tuple[Region, ...], *, portions: int = 4)
         for offset in range(0, size, portion):
             result.append(Chunk(region=name, offset=offset, size=min(portion, size - offset)))
     return result
+
+
+def pack_refusal(refusal: Refusal, reason: str) -> list[Any]:
+    return [refusal.value, reason]
+
+
+def unpack_refusal(values: list[Any]) -> tuple[Refusal, str]:
+    """Why, and what there is to say about it to people; or WireError."""
+    if len(values) != 2 or not all(isinstance(value, str) for value in values):
+        raise WireError("expected a refusal")
+    try:
+        return Refusal(values[0]), values[1][:500]
+    except ValueError as error:
+        raise WireError(f"no refusal {values[0][:50]!r}") from error
 
 
 def naturals(values: list[Any], count: int) -> list[int]:

@@ -21,7 +21,7 @@ def authenticate(connection: Connection, credentials: Credentials, role: Role) -
             answer = handshake.feed(bytes(data))
         except VersionMismatch as error:
             connection.send_raw(error.last_words)
-            raise VersionMismatch(f"{connection.peer} is refused: {error}") from error
+            raise VersionMismatch(f"{connection.peer} is refused: {error.found}") from error
         except WireError as error:
             raise WireError(f"{connection.peer} does not belong to this job: {error}") from error
         connection.send_raw(answer)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.slot import clear_seal, region, write_seal
 from deadpool.snapshot.transfer.arrival import Arrival
 from deadpool.snapshot.transfer.callbacks import Callbacks
 from deadpool.snapshot.transfer.connection import Connection
-from deadpool.snapshot.transfer.frames import Chunk, Kind
+from deadpool.snapshot.transfer.frames import Chunk
 from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
 
 
@@ -49,7 +50,7 @@ class Incoming(Arrival):
     def _is_complete(self) -> bool:
         return self._received.complete
 
-    def _problem(self) -> str | None:
+    def _mismatch(self) -> str | None:
         return self._received.mismatch(self.seal.digest)
 
     def _store(self) -> None:
@@ -58,10 +59,10 @@ class Incoming(Arrival):
             self._callbacks.stored(self.seal)
         except BaseException as error:
             clear_seal(self._view)
-            self._drop(f"the holder could not record it: {error}")
+            self._drop(Refusal.BROKEN_OFF, f"the holder could not record it: {error}")
             raise
-        self._answer(Kind.STORED, "")
+        self._tell_stored()
 
-    def _drop(self, reason: str) -> None:
+    def _drop(self, refusal: Refusal, reason: str) -> None:
         self._callbacks.dropped(self.seal, reason)
-        self._answer(Kind.REFUSED, reason)
+        self._tell_refused(refusal, reason)

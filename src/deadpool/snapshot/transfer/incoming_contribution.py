@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deadpool.errors import WireError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import NOT_AS_SEALED
 from deadpool.snapshot.checksums import checksum
 from deadpool.snapshot.erasure.contribution import Contribution
@@ -16,7 +17,7 @@ from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.transfer.arrival import Arrival
 from deadpool.snapshot.transfer.callbacks import ParityCallbacks
 from deadpool.snapshot.transfer.connection import Connection
-from deadpool.snapshot.transfer.frames import Chunk, Kind
+from deadpool.snapshot.transfer.frames import Chunk
 
 
 class IncomingContribution(Arrival):
@@ -80,7 +81,7 @@ class IncomingContribution(Arrival):
     def _is_complete(self) -> bool:
         return not self._awaited
 
-    def _problem(self) -> str | None:
+    def _mismatch(self) -> str | None:
         return self._damage
 
     def _store(self) -> None:
@@ -88,11 +89,11 @@ class IncomingContribution(Arrival):
         try:
             self._callbacks.contributed(self._contribution)
         except BaseException as error:
-            self._drop(f"the node could not record it: {error}")
+            self._drop(Refusal.BROKEN_OFF, f"the node could not record it: {error}")
             raise
-        self._answer(Kind.STORED, "")
+        self._tell_stored()
 
-    def _drop(self, reason: str) -> None:
+    def _drop(self, refusal: Refusal, reason: str) -> None:
         self._buffers.clear()
         self._callbacks.dropped(self._contribution, reason)
-        self._answer(Kind.REFUSED, reason)
+        self._tell_refused(refusal, reason)

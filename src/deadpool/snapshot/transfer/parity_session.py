@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import Place
 from deadpool.snapshot.piece_digests import packed_bytes
 from deadpool.snapshot.transfer.callbacks import FoundParity, ParityCallbacks, TransferRefused
@@ -27,12 +28,12 @@ class ParitySession:
         contribution = with_digests(outline, self._connection.receive_list(frame, packed_bytes(outline.seal)))
         slot = self._callbacks.open(contribution, frame.head.generation)
         if isinstance(slot, TransferRefused):
-            self._connection.send(Kind.REFUSED, [slot.reason])
+            self._connection.refuse(slot.refusal, slot.reason)
             return None
         reason = slot.begin(contribution)
         if reason is not None:
             self._callbacks.dropped(contribution, reason)
-            self._connection.send(Kind.REFUSED, [reason])
+            self._connection.refuse(Refusal.DOES_NOT_FIT, reason)
             return None
         return IncomingContribution(
             contribution=contribution,
@@ -55,7 +56,7 @@ class ParitySession:
         place = Place(*naturals(frame.body[_NAME_FIELDS:], 2))
         row = found.slot.row(place)
         if row is None:
-            self._connection.send(Kind.REFUSED, [f"this parity has no row {place.row} in stripe {place.stripe}"])
+            self._connection.refuse(Refusal.NOT_HERE, f"this parity has no row {place.row} in stripe {place.stripe}")
             return
         start = found.offset + found.slot.layout.geometry.offset("unique") + row.offset
         self._connection.send_data(list(place), found.fd, start, row.size)
@@ -65,6 +66,6 @@ class ParitySession:
         name = unpack_name(values)
         found = self._callbacks.find(name)
         if found is None or found.slot.digests is None:
-            self._connection.send(Kind.REFUSED, [f"no parity of {name.version} for member {name.member} here"])
+            self._connection.refuse(Refusal.NOT_HERE, f"no parity of {name.version} for member {name.member} here")
             return None
         return found

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from deadpool.errors import DeadPoolError, TransferError, VersionMismatch, WireError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
 from deadpool.snapshot.transfer.callbacks import NO_PARITIES, Callbacks, Found, ParityCallbacks, TransferRefused
@@ -173,7 +174,8 @@ class TransferServer:
             connection.generation = frame.head.generation
             floor = self._floor
         if frame.head.generation < floor:
-            connection.send(Kind.REFUSED, [f"generation {frame.head.generation} is over, this is {floor}"])
+            reason = f"generation {frame.head.generation} is over, this is {floor}"
+            connection.refuse(Refusal.OTHER_GENERATION, reason)
         self._admit(frame.head.generation)
         connection.send(Kind.ACCEPT, [])
 

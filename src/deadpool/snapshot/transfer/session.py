@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from deadpool.errors import ArenaError, TransferError, WireError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.seal_bytes import pack_seal
@@ -98,7 +99,7 @@ class TransferSession:
             raise WireError(f"{self._connection.peer}: {error}") from error
         view = self._callbacks.open(seal, frame.head.generation, geometry)
         if isinstance(view, TransferRefused):
-            self._connection.send(Kind.REFUSED, [view.reason])
+            self._connection.refuse(view.refusal, view.reason)
         else:
             self._begin(transfer, seal, geometry, view)
 
@@ -114,7 +115,7 @@ class TransferSession:
             )
         except ArenaError as error:
             self._callbacks.dropped(seal, str(error))
-            self._connection.send(Kind.REFUSED, [str(error)])
+            self._connection.refuse(Refusal.DOES_NOT_FIT, str(error))
             return
         self._lead(transfer, incoming)
 
@@ -160,7 +161,7 @@ class TransferSession:
             return
         chunk = unpack_chunk(frame.body[4:], found.seal.extent)
         if chunk.region not in regions_sent(found.seal):
-            self._connection.send(Kind.REFUSED, [f"this copy has no region {chunk.region!r}"])
+            self._connection.refuse(Refusal.NOT_HERE, f"this copy has no region {chunk.region!r}")
             return
         start = found.offset + found.geometry.offset(chunk.region) + chunk.offset
         self._connection.send_data(pack_chunk(chunk), found.fd, start, chunk.size)
@@ -171,7 +172,7 @@ class TransferSession:
         version = Version(Generation(term, n), number)
         found = self._callbacks.find(rank, version)
         if found is None:
-            self._connection.send(Kind.REFUSED, [f"no snapshot {version} of rank {rank} here"])
+            self._connection.refuse(Refusal.NOT_HERE, f"no snapshot {version} of rank {rank} here")
         return found
 
 

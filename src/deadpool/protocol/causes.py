@@ -1,0 +1,77 @@
+"""Why something was refused, missed or lost, and why a job has ended: what decisions look at.
+
+Sentences about the same stand beside these values, for people. No code looks into a sentence, because its words may
+change, and a machine's or a script's own words may come to stand in it (tests/test_no_decision_by_text.py).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Refusal(Enum):
+    """Why a node does not take what another one offers to it, or does not give what it is asked for."""
+
+    ALREADY_STORED = "already stored"  # so its sender has what it wanted
+    NO_ROOM = "no free slot"  # for now: the next permit frees slots
+    NOT_AS_SEALED = "not as sealed"  # the bytes are not those that the rank's own node had sealed
+    FENCED = "fenced"
+    OTHER_GENERATION = "another generation"
+    OTHER_GROUP = "another group"
+    EXPIRED = "no longer needed"
+    NO_MEMORY = "no memory"  # the segment for it could not be allocated
+    DOES_NOT_FIT = "does not fit"  # into the slot that the agent gave for it
+    NOT_HERE = "not here"
+    BROKEN_OFF = "broken off"  # not all of it has come
+    UNANSWERED = "unanswered"  # the agent has no answer for its data plane, or leaves
+
+
+class Miss(Enum):
+    """Why a rank has no copy of a scheduled version, and never will."""
+
+    NO_SLOT = "no free slot"
+    SWITCHED_OFF = "switched off"  # by the script
+    TOO_SLOW = "too slow"  # the optimizer would have waited for the copy longer than is allowed
+    OVERWRITTEN = "overwritten"  # the script wrote to the state while it was copied
+    COPY_FAILED = "copy failed"
+    HEARD_TOO_LATE = "heard too late"  # of the schedule that asks for the version
+    SLOT_GIVEN_BACK = "slot given back"
+    SPOILT = "spoilt"  # the only copy of it, before it was stored anywhere else
+    NOT_STORED = "not stored"  # by a holder, which was asked several times
+
+
+class FaultKind(Enum):
+    """What a fault is, as far as anything follows from it. A trainer says its own (`TrainerLost`)."""
+
+    NODE = "node"  # it is gone, or does not do its part in time
+    TRAINER = "trainer"  # a process has ended, and has not said why
+    SCRIPT = "script"  # the script raised
+    DEVICE = "device"  # nothing can run on a trainer's device any more
+    INEXACT = "inexact"  # the script was found not to be exact, and the job is to end by that
+    UNREAD = "unread"  # no process has ended: no source gave a rank its snapshot
+    SPOILT = "spoilt"  # no process has ended: a node's copy of its own rank is not as it was sealed
+    HANG = "hang"
+    AUDIT = "audit"  # a rank has ended on purpose
+    TAKEOVER = "takeover"  # a recovery was cut short by the loss of its coordinator
+
+
+class EndCause(Enum):
+    """Why a job has ended, or an agent."""
+
+    COMPLETED = "completed"
+    RANK_FAILED = "rank failed"  # its script ended with a code other than 0
+    FAILED_AT_END = "failed after its loop"  # the same when all steps were done: none has to be done again
+    SCRIPT_FAILED = "script failed"  # in a way in which it would fail again
+    INEXACT = "inexact"  # the script was found not to be exact, by a rank or by an audit
+    COPIES_LOST = "copies lost"  # there is no version left that all ranks can go on from
+    NOBODY_CAME_BACK = "nobody came back"  # none of the nodes that ran
+    CHECKPOINT_UNREAD = "checkpoint unread"
+    NO_SPARE = "no spare"
+    NO_PROGRESS = "no progress"
+    REPLICAS_DIFFER = "replicas differ"  # so what the script said of its replicas is wrong
+    ASKED = "asked"  # by a person, a launcher or a coordinator
+    NO_STARTS = "no starts"  # trainer processes do not start on this node
+    UNFIT = "unfit"  # no process of this node can take part in the job
+    NO_COORDINATOR = "no coordinator"
+    REFUSED = "refused"  # by the coordinator
+    LEASED_ELSEWHERE = "leased elsewhere"  # the machine serves another job
