@@ -80,8 +80,10 @@ from deadpool.protocol.messages import (
     Join,
     Report,
     Seat,
+    ToTrainerMessage,
     TrainerHello,
     Welcome,
+    is_from_trainer,
 )
 from deadpool.protocol.topology import Address
 from deadpool.timeouts import STREAM_AT_LEAST_S
@@ -303,7 +305,7 @@ class AgentProcess:
             self._injections.on_injected(message)
             return
         name = next((name for name, known in self._ends.items() if known is end), None)
-        if name is not None:
+        if name is not None and is_from_trainer(message):
             self._metrics.on_trainer_message(name, message)
             self._feed(FromTrainer(trainer=name, message=message))
 
@@ -374,7 +376,7 @@ class AgentProcess:
             return  # out of descriptors, say: this node has nothing to tell of the others
         self._feed(PeersProbed(number=probe.number, unreachable=found))
 
-    def _to_trainer(self, name: str, message: Any, segment: int | None = None) -> None:
+    def _to_trainer(self, name: str, message: ToTrainerMessage, segment: int | None = None) -> None:
         if name in self._ends:
             descriptor = self._data.descriptor(segment) if segment is not None else None
             self._ends[name].send(message, descriptor)

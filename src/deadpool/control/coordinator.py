@@ -42,7 +42,19 @@ from deadpool.protocol.inputs import (
     StopAsked,
     Tick,
 )
-from deadpool.protocol.messages import Answer, Ask, Examined, Facts, Join, JoinRefused, Order, Plan, Report
+from deadpool.protocol.messages import (
+    Answer,
+    Ask,
+    Examined,
+    Facts,
+    Join,
+    JoinRefused,
+    Order,
+    OrderMessage,
+    Plan,
+    Report,
+    is_from_agent,
+)
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import framed
 from deadpool.wire.credentials import Credentials
@@ -242,8 +254,10 @@ class CoordinatorServer:
                 self._examinations.on_examined(node, message)
             case Facts(facts=facts):
                 self._on_facts(node, facts)
-            case _:
+            case _ if is_from_agent(message):
                 self._feed(FromAgent(node=node, message=message))
+            case _:
+                self.log_event(Event(what="message_refused", node=node, detail={"message": type(message).__name__}))
 
     def _on_facts(self, node: str, facts: dict[str, Any]) -> None:
         peer = self._peers[node]
@@ -288,7 +302,7 @@ class CoordinatorServer:
             case _ as never:
                 assert_never(never)
 
-    def _send_order(self, node: str, term: int, message: Any) -> None:
+    def _send_order(self, node: str, term: int, message: OrderMessage) -> None:
         """A message that goes to many nodes, one after the other, is encoded once."""
         if node in self._peers:
             if self._last_order[0] is not message or self._last_order[1] != term:

@@ -7,7 +7,6 @@ PushFailed, ...).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -15,7 +14,7 @@ from deadpool.events import Event
 from deadpool.protocol.causes import EndCause, Refusal
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Copy, Fetch, Holder, Peer, SlotRef
+from deadpool.protocol.messages import AgentMessage, Copy, Fetch, Holder, OrderMessage, Peer, SlotRef, ToTrainerMessage
 from deadpool.protocol.seal import Geometry
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -24,7 +23,7 @@ from deadpool.protocol.seal import Geometry
 class ToAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: str
     term: int
-    message: Any
+    message: OrderMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ CoordinatorEffect = ToAgent | Drop | Emit | Finish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToCoordinator:
-    message: Any
+    message: AgentMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class ToTrainer:
     """`segment`: the file descriptor of this segment travels with the message."""
 
     trainer: str
-    message: Any
+    message: ToTrainerMessage
     segment: int | None = None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import msgspec
 
@@ -13,7 +12,7 @@ from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import CodingGroup, Scheme
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Copy, SlotRef
+from deadpool.protocol.messages import AgentMessage, Copy, OrderMessage, SlotRef, TrainerMessage
 from deadpool.protocol.seal import Digest
 
 # --- inputs of the coordinator ---------------------------------------------------------------------------------------
@@ -23,7 +22,7 @@ class FromAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A Struct, as `ToAgent` is: there are thousands of both in one recovery, and a dataclass takes a microsecond."""
 
     node: str
-    message: Any
+    message: AgentMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,7 @@ class CoordinatorFound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromCoordinator:
     term: int
-    message: Any
+    message: OrderMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ class CoordinatorLost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromTrainer:
     trainer: str
-    message: Any
+    message: TrainerMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.messages import Connect, Paused, Restore, Seat
+from deadpool.protocol.messages import Connect, Paused, Restore, Seat, TrainerMessage
 from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.snapshot.slot import read_seal
 from deadpool.trainer import lost_peer, recovery
@@ -66,7 +66,7 @@ def _prepare(session: Session, restore: Restore) -> None:
     _send(session, lambda: session.walk.loaded(session.store_address))
 
 
-def _send(session: Session, make: Callable[[], object | None]) -> None:
+def _send(session: Session, make: Callable[[], TrainerMessage | None]) -> None:
     with session.changed:
         report = make()
     if report is None:

@@ -35,6 +35,7 @@ from deadpool.protocol.messages import (
     GroupsDestroyed,
     Halt,
     Hung,
+    Injected,
     Injection,
     Missed,
     Ping,
@@ -49,7 +50,9 @@ from deadpool.protocol.messages import (
     Settings,
     SlotRef,
     Stand,
+    ToTrainerMessage,
     TrainerHello,
+    TrainerMessage,
 )
 from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume
 from deadpool.protocol.seal import Geometry
@@ -151,7 +154,7 @@ class Session:
             traceback.print_exc()
         os._exit(1)
 
-    def _on_message(self, message: Any, take_descriptor: Callable[[], int]) -> None:
+    def _on_message(self, message: ToTrainerMessage, take_descriptor: Callable[[], int]) -> None:
         overlooked: list[Missed] = []
         with self.changed:
             match message:
@@ -244,7 +247,7 @@ class Session:
         sys.stderr.flush()
         os._exit(CODE_RESTART)
 
-    def send(self, message: Any) -> None:
+    def send(self, message: TrainerMessage | Injected) -> None:
         if forked_child.is_child():
             return  # the link, and the lock around it, are the trainer's
         self._link.send(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
     AbandonCheckpoint,
+    Alive,
     Audit,
     AuditOver,
     Connect,
@@ -32,6 +33,7 @@ from deadpool.protocol.messages import (
     Go,
     JoinRefused,
     Needed,
+    OrderMessage,
     Permit,
     Plan,
     Probe,
@@ -73,7 +75,7 @@ class Orders:
         self._lease, self._idle_time = lease, idle_time
         self._standby, self._spare = standby, spare
 
-    def on_message(self, message: Any, now: float) -> None:
+    def on_message(self, message: OrderMessage, now: float) -> None:
         state, unfenced = self._state, not self._state.current.is_fenced
         if getattr(message, "generation", state.current.generation) < state.current.generation:
             return  # an order of a generation that is over
@@ -130,6 +132,12 @@ class Orders:
                 state.effects.append(WriteOut(copies=state.copies.copies_of(version, ranks)))
             case Shutdown(reason=reason, failed=failed):
                 state.end(EndCause.ASKED, reason, failed=failed)
+            case Alive():
+                pass  # it was heard, which is all that it says
+            case Connect() | Go() | Permit() | WriteCheckpoint() | Stand() | Proceed() | Release() | Needed():
+                pass  # this node is fenced meanwhile, or has a seat
+            case _ as never:
+                assert_never(never)
 
     def _rehearse(self, order: Rehearse) -> None:
         trainers = self._state.trainers

@@ -13,7 +13,7 @@ from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.trainers import NodeTrainers
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
-from deadpool.protocol.messages import Audit, Durable, End, Settings, TrainerInfo, Trainers
+from deadpool.protocol.messages import AgentMessage, Audit, Durable, End, Settings, TrainerInfo, Trainers
 
 
 class AgentState:
@@ -28,7 +28,7 @@ class AgentState:
         self.trainers = NodeTrainers(node, self.effects)
         self.copies = Copies(self.current, self.effects)
 
-    def tell_coordinator(self, message: Any) -> None:
+    def tell_coordinator(self, message: AgentMessage) -> None:
         self.effects.append(ToCoordinator(message=message))
 
     def report_trainers(self) -> None:

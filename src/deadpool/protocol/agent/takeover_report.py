@@ -6,13 +6,12 @@ sent, because the coordinator it went to may be dead by now.
 
 from __future__ import annotations
 
-from typing import Any
-
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import (
+    AgentMessage,
     Ended,
     Finished,
     Inventory,
@@ -71,7 +70,7 @@ class TakeoverRecord:
             self._schedule.add(permit.schedule, settled=permit.keep_from)
         self._missed = {number for number in self._missed if number >= permit.keep_from}
 
-    def on_sent(self, message: Any) -> None:
+    def on_sent(self, message: AgentMessage) -> None:
         """To the coordinator, whether there is one or not."""
         match message:
             case Missed(number=number):

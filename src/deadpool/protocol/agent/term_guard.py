@@ -3,11 +3,9 @@ the agent sees them."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from deadpool.protocol.agent.coordinator_liveness import CoordinatorLiveness
 from deadpool.protocol.agent.takeover_report import TakeoverRecord
-from deadpool.protocol.messages import JoinRefused, Shutdown, Welcome
+from deadpool.protocol.messages import JoinRefused, OrderMessage, Shutdown, Welcome
 from deadpool.protocol.quorum import Promise
 
 
@@ -16,7 +14,7 @@ class TermGuard:
         self.liveness = CoordinatorLiveness()
         self.record = TakeoverRecord()
 
-    def admits(self, term: int, message: Any) -> bool:
+    def admits(self, term: int, message: OrderMessage) -> bool:
         """Rule 18 (one coordinator per term): a lower term than the promised one is refused, whatever it says; a
         higher one has to ask first."""
         promise = self.record.promise

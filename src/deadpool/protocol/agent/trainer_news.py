@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -41,11 +41,18 @@ from deadpool.protocol.messages import (
     Stepped,
     TrainerHello,
     TrainerLost,
+    TrainerMessage,
     UsesShares,
     Waits,
 )
 
 START_ATTEMPTS = 3
+
+SeatedMessage = (
+    Recording | Declare | Captured | Missed | Halted | Prepared | Connected | Stepped | Paused | Waits | Standing
+    | Finished | GroupsDestroyed | Exits | Pong | Hung | Digested | Spoilt | Durable
+)  # fmt: skip
+"""What counts only from a trainer that has a seat."""
 
 
 class TrainerNews:
@@ -65,7 +72,7 @@ class TrainerNews:
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    def on_message(self, name: str, message: Any, now: float) -> None:
+    def on_message(self, name: str, message: TrainerMessage, now: float) -> None:
         trainer = self._trainers.by_name.get(name)
         if trainer is None:
             return
@@ -74,6 +81,7 @@ class TrainerNews:
         match message:
             case TrainerHello(store=store):
                 self._trainers.on_hello(name, store)
+                assert self._state.settings is not None, "no trainer is started before a coordinator has answered"
                 self._trainers.tell(trainer, self._state.settings)
                 self._on_ready(trainer)
                 self._state.report_trainers()
@@ -97,8 +105,9 @@ class TrainerNews:
                 self._state.report_trainers()
             case Report():
                 self._state.tell_coordinator(message)
-            case _ if trainer.state is TrainerState.SEATED and trainer.rank is not None:
-                self._on_seated_message(trainer, trainer.rank, message, now)
+            case _:
+                if trainer.state is TrainerState.SEATED and trainer.rank is not None:
+                    self._on_seated_message(trainer, trainer.rank, message, now)
 
     def _on_ready(self, trainer: Trainer) -> None:
         if trainer.state is TrainerState.SEATED and not self._current.is_fenced:
@@ -107,7 +116,7 @@ class TrainerNews:
             generation, rank = self._current.generation, trainer.rank
             self._recordings.begin_rehearsal(trainer, Rehearse(generation=generation, trainer=trainer.name, rank=rank))
 
-    def _on_seated_message(self, trainer: Trainer, rank: int, message: Any, now: float) -> None:
+    def _on_seated_message(self, trainer: Trainer, rank: int, message: SeatedMessage, now: float) -> None:
         state, unfenced = self._state, not self._current.is_fenced
         match message:
             # steps and captures
@@ -163,8 +172,12 @@ class TrainerNews:
                 trainer.groups_destroyed = trainer.released
             case Pong():
                 self._end_watch.on_pong(trainer, now)
+            case Captured() | Missed() | Digested() | Prepared() | Connected() | Standing() | Finished():
+                pass  # under a fence: it was said before the trainer heard of it
+            case _ as never:
+                assert_never(never)
 
-    def _tell_of_all(self, trainer: Trainer, message: Any) -> None:
+    def _tell_of_all(self, trainer: Trainer, message: Ended | Standing | Finished) -> None:
         """Rule 30, carried ranks: they are where their carrier is."""
         self._state.tell_coordinator(message)
         for rank in trainer.carries:

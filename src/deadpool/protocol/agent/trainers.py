@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from deadpool.events import Event
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.effects import AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import Activity
-from deadpool.protocol.messages import Detach, Live, Shares, TrainerInfo
+from deadpool.protocol.messages import Detach, Live, Shares, ToTrainerMessage, TrainerInfo
 from deadpool.protocol.topology import Address
 
 EARLIER_START = "its rehearsal is of an earlier start"
@@ -150,11 +149,11 @@ class NodeTrainers:
 
     # --- messages to them --------------------------------------------------------------------------------------------
 
-    def tell(self, trainer: Trainer, message: Any) -> None:
+    def tell(self, trainer: Trainer, message: ToTrainerMessage) -> None:
         if trainer.store is not None:  # it has said hello
             self._out.append(ToTrainer(trainer=trainer.name, message=message))
 
-    def tell_seated(self, message: Any) -> None:
+    def tell_seated(self, message: ToTrainerMessage) -> None:
         for trainer in self.seated():
             self.tell(trainer, message)
 

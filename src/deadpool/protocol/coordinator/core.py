@@ -73,6 +73,7 @@ from deadpool.protocol.inputs import (
     Tick,
 )
 from deadpool.protocol.messages import (
+    AgentMessage,
     CheckpointDone,
     CheckpointPart,
     Digested,
@@ -224,7 +225,7 @@ class Coordinator:
 
     # --- what agents say ----------------------------------------------------------------------------------------------
 
-    def _on_message(self, node: str, message: Any, now: float) -> None:
+    def _on_message(self, node: str, message: AgentMessage, now: float) -> None:
         if isinstance(message, Join):
             self._membership.join(node, message, now)
             return
@@ -289,8 +290,12 @@ class Coordinator:
                 self._on_trainers(member, trainers)  # of a spare whose report came after the takeover
             case Report():
                 pass  # it is for the log
-            case _:
+            case Salvaged():  # the job waits for it no longer
                 self._job.out.emit("message_refused", node=node, message=type(message).__name__)
+            case Heartbeat() | Sealed() | Stored() | FenceAck() | NodePrepared() | NodeConnected():
+                raise AssertionError(f"{type(message).__name__} is one of the frequent ones")
+            case _ as never:
+                assert_never(never)
 
     def _on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
         straggler = self._monitor.on_heartbeat(member, beat, now)

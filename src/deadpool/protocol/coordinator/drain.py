@@ -26,7 +26,7 @@ from typing import Any
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.members import Member
 from deadpool.protocol.coordinator.rehearsals import Rehearsals
-from deadpool.protocol.messages import Proceed, Stand
+from deadpool.protocol.messages import OrderMessage, Proceed, Stand
 
 AT_ONCE = 0
 """A version that every rank is past."""
@@ -267,5 +267,5 @@ class Drains:
                 members[self.current.node].leaving = False
         self.current = None
 
-    def _send_all(self, message: Any) -> None:
+    def _send_all(self, message: OrderMessage) -> None:
         self._job.out.send_each(tuple(dict.fromkeys(self._job.commits.ledger.nodes)), message)

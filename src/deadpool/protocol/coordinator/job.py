@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
 
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits import Commits
@@ -19,7 +18,7 @@ from deadpool.protocol.coordinator.placement import Placement
 from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
 from deadpool.protocol.coordinator.unread_copies import UnreadCopies
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.messages import Inventory, Shares, TrainerInfo
+from deadpool.protocol.messages import Inventory, OrderMessage, Shares, TrainerInfo
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
 
 
@@ -215,7 +214,7 @@ class JobState:
         """What a plan with these seats has to tell the nodes that elect the next coordinator."""
         return self.quorum.changes([self.members[node].voter for node in seats])
 
-    def send_seats(self, message: Any) -> None:
+    def send_seats(self, message: OrderMessage) -> None:
         """To the nodes that have a part in the plan: a node that joined since would not know what it is about."""
         self.out.send_each(tuple(dict.fromkeys(self.seats)), message)
 

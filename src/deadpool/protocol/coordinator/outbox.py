@@ -12,6 +12,7 @@ from deadpool.events import Event
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.messages import OrderMessage
 
 
 class Context(Protocol):
@@ -42,10 +43,10 @@ class Outbox:
         effects, self._effects = self._effects, []
         return effects
 
-    def send(self, node: str, message: Any) -> None:
+    def send(self, node: str, message: OrderMessage) -> None:
         self._effects.append(ToAgent(node=node, term=self._context.term, message=message))
 
-    def send_each(self, nodes: Iterable[str], message: Any) -> None:
+    def send_each(self, nodes: Iterable[str], message: OrderMessage) -> None:
         term = self._context.term
         self._effects += [ToAgent(node=node, term=term, message=message) for node in nodes]
 

@@ -167,9 +167,13 @@ class RecoveredView:
         seated = [node for node in self.seats if node is not None]
         for node in seated:
             report, generation = self.reports[node], self.plan
-            finished = [Finished(generation=generation, rank=rank) for rank in report.finished]
-            ended = [Ended(generation=generation, rank=rank, code=code) for rank, code in report.ended]
-            messages += [FromAgent(node=node, message=message) for message in (*finished, *ended)]
+            messages += [
+                FromAgent(node=node, message=Finished(generation=generation, rank=rank)) for rank in report.finished
+            ]
+            messages += [
+                FromAgent(node=node, message=Ended(generation=generation, rank=rank, code=code))
+                for rank, code in report.ended
+            ]
         for node in seated:
             for lost in self.reports[node].lost:
                 told = replace(lost, generation=self.plan, trainer="", unread=None)  # nobody is blamed for it any more

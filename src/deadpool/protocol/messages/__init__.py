@@ -41,6 +41,8 @@ All other code imports the names from here.
 
 from __future__ import annotations
 
+from typing import TypeGuard, get_args
+
 from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, Live, Lives, Parity
 from deadpool.protocol.messages.audits import Audit, AuditOver, Digested, Part
 from deadpool.protocol.messages.checkpoints import (
@@ -85,7 +87,7 @@ from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
 from deadpool.protocol.messages.health import Health, Sign
 from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
 from deadpool.protocol.messages.leases import Needed, Unavailable
-from deadpool.protocol.messages.order import Order
+from deadpool.protocol.messages.order import Order, OrderMessage
 from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, RankOrder, Rebuild, Source
 from deadpool.protocol.messages.pools import Assignment, HostState, PoolJob, PoolNotice
 from deadpool.protocol.messages.progress import (
@@ -139,17 +141,156 @@ ALL: tuple[type[Message], ...] = (
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
+AgentMessage = (
+    Heartbeat | Sealed | Stored | FenceAck | NodePrepared | NodeConnected | Join | TakeoverReport | Disconnecting
+    | Health | Trainers | TrainerLost | Recording | Missed | Encoded | Durable | Spoilt | Probed | Finished | Ended
+    | Standing | Leave | Unavailable | Salvaged | CheckpointPart | CheckpointDone | Digested | Report
+)  # fmt: skip
+"""What an agent tells the core of a coordinator."""
+
+TrainerMessage = (
+    TrainerHello | Recording | Declare | Captured | Missed | Parked | Halted | Prepared | Connected | Stepped | Paused
+    | Waits | Standing | Finished | GroupsDestroyed | Exits | Pong | Report | Failed | DeviceLost | Hung | UsesShares
+    | Digested | Spoilt | Durable
+)  # fmt: skip
+"""What a trainer tells the core of its agent."""
+
+ToTrainerMessage = (
+    Settings | Recording | Rehearse | Seat | Attach | Detach | Grant | Halt | Arriving | Restore | Connect | Go | Final
+    | Reschedule | Stand | Proceed | Release | Ping | End | Injection | Audit | AuditOver
+)  # fmt: skip
+
+_AGENT_MESSAGES, _TRAINER_MESSAGES = frozenset(get_args(AgentMessage)), frozenset(get_args(TrainerMessage))
+
+
+def is_from_agent(message: Message) -> TypeGuard[AgentMessage]:
+    """Asked before a core sees it: a peer may have sent any message that there is."""
+    return type(message) in _AGENT_MESSAGES
+
+
+def is_from_trainer(message: Message) -> TypeGuard[TrainerMessage]:
+    return type(message) in _TRAINER_MESSAGES
+
+
 __all__ = [
-    "ALL", "WAITS_FOR_DATA", "WAITS_FOR_PEERS", "AbandonCheckpoint", "Alive", "Answer", "Arriving", "Ask", "Assignment",
-    "Attach", "Audit", "AuditOver", "Block", "CaptureCostReport", "Captured", "CheckpointDone", "CheckpointPart",
-    "Connect", "Connected", "Copies", "Copy", "Declare", "Detach", "DeviceLost", "Digested", "Disconnecting", "Durable",
-    "Encoded", "End", "Ended", "Examine", "Examined", "Exits", "Facts", "Failed", "Fence", "FenceAck", "Fetch", "Final",
-    "FinishCheckpoint", "Finished", "Go", "Grant", "GroupsDestroyed", "Halt", "Halted", "Health", "Heartbeat", "Holder",
-    "HostState", "Hung", "Injected", "Injection", "Inventory", "Join", "JoinRefused", "Leave", "Live", "Lives",
-    "Missed", "Needed", "NodeConnected", "NodePrepared", "Order", "Overhead", "Parity", "Parked", "Part", "Paused",
-    "Peer", "Permit", "Ping", "Plan", "Pong", "PoolJob", "PoolNotice", "Prepared", "Probe", "Probed", "Proceed",
-    "RankOrder", "Rebuild", "Recording", "Rehearse", "Release", "Report", "Reschedule", "Restore", "Salvage",
-    "Salvaged", "Sealed", "Seat", "Settings", "Shares", "Shutdown", "Sign", "SlotRef", "Source", "Spoilt", "Stand",
-    "Standing", "Stepped", "Stored", "TakeoverReport", "TrainerHello", "TrainerInfo", "TrainerLost", "Trainers",
-    "Unavailable", "UsesShares", "Waits", "Welcome", "WorkTime", "WriteCheckpoint",
+    "ALL",
+    "WAITS_FOR_DATA",
+    "WAITS_FOR_PEERS",
+    "AbandonCheckpoint",
+    "AgentMessage",
+    "Alive",
+    "Answer",
+    "Arriving",
+    "Ask",
+    "Assignment",
+    "Attach",
+    "Audit",
+    "AuditOver",
+    "Block",
+    "CaptureCostReport",
+    "Captured",
+    "CheckpointDone",
+    "CheckpointPart",
+    "Connect",
+    "Connected",
+    "Copies",
+    "Copy",
+    "Declare",
+    "Detach",
+    "DeviceLost",
+    "Digested",
+    "Disconnecting",
+    "Durable",
+    "Encoded",
+    "End",
+    "Ended",
+    "Examine",
+    "Examined",
+    "Exits",
+    "Facts",
+    "Failed",
+    "Fence",
+    "FenceAck",
+    "Fetch",
+    "Final",
+    "FinishCheckpoint",
+    "Finished",
+    "Go",
+    "Grant",
+    "GroupsDestroyed",
+    "Halt",
+    "Halted",
+    "Health",
+    "Heartbeat",
+    "Holder",
+    "HostState",
+    "Hung",
+    "Injected",
+    "Injection",
+    "Inventory",
+    "Join",
+    "JoinRefused",
+    "Leave",
+    "Live",
+    "Lives",
+    "Missed",
+    "Needed",
+    "NodeConnected",
+    "NodePrepared",
+    "Order",
+    "OrderMessage",
+    "Overhead",
+    "Parity",
+    "Parked",
+    "Part",
+    "Paused",
+    "Peer",
+    "Permit",
+    "Ping",
+    "Plan",
+    "Pong",
+    "PoolJob",
+    "PoolNotice",
+    "Prepared",
+    "Probe",
+    "Probed",
+    "Proceed",
+    "RankOrder",
+    "Rebuild",
+    "Recording",
+    "Rehearse",
+    "Release",
+    "Report",
+    "Reschedule",
+    "Restore",
+    "Salvage",
+    "Salvaged",
+    "Sealed",
+    "Seat",
+    "Settings",
+    "Shares",
+    "Shutdown",
+    "Sign",
+    "SlotRef",
+    "Source",
+    "Spoilt",
+    "Stand",
+    "Standing",
+    "Stepped",
+    "Stored",
+    "TakeoverReport",
+    "ToTrainerMessage",
+    "TrainerHello",
+    "TrainerInfo",
+    "TrainerLost",
+    "TrainerMessage",
+    "Trainers",
+    "Unavailable",
+    "UsesShares",
+    "Waits",
+    "Welcome",
+    "WorkTime",
+    "WriteCheckpoint",
+    "is_from_agent",
+    "is_from_trainer",
 ]  # fmt: skip

@@ -17,14 +17,16 @@ from deadpool.protocol.messages.rehearsals import Recording, Rehearse
 from deadpool.protocol.messages.seats import Connect, Go
 from deadpool.protocol.structs import Message
 
+OrderMessage = (
+    Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
+    | Spoilt | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
+    | Audit | AuditOver
+)  # fmt: skip
+
 
 class Order(Message, frozen=True, kw_only=True):
     """A message of a coordinator with its term. An agent that has promised a higher term refuses it before reading
     on."""
 
     term: int
-    message: (
-        Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
-        | Spoilt | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
-        | Audit | AuditOver
-    )  # fmt: skip
+    message: OrderMessage
