@@ -15,7 +15,7 @@ import psutil
 from machines import ROOT, Site, end
 from waiting import LIMIT_S, wait_until
 
-WORKLOAD = str(ROOT / "src/deadpool/workload/train.py")
+WORKLOAD = str(ROOT / "lab/deadpool_lab/workload/train.py")
 SMALL = ("--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1")
 FOLDER = "/srv/shared"
 CONFIG = "/srv/ssh/config"

@@ -23,8 +23,8 @@ import gates
 import torch
 
 from deadpool.trainer import current
-from deadpool.workload import gpt, train
-from deadpool.workload.jitter import pause
+from deadpool_lab.workload import gpt, train
+from deadpool_lab.workload.jitter import pause
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])
