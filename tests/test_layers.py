@@ -135,7 +135,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "control", "environment", "errors", "child_processes", "fork_loop", "trainer.current"),
         *("demo", "lab.workload", "lab.chaos"),
     },
-    "lab.cli": {"cli", "config", "control", "errors", "protocol", "sizing", "lab"},
+    "lab.cli": {"cli", "config", "control", "errors", "protocol", "sizing", "wire", "lab"},
 }
 """Rooms, or single modules in them. Every room may import itself; cli may import anything of this package, and finds
 the lab by its entry points only."""

@@ -22,8 +22,9 @@ from typing import Any
 import gates
 import torch
 
+from deadpool.demo import gpt
 from deadpool.trainer import current
-from deadpool_lab.workload import gpt, train
+from deadpool_lab.workload import train
 from deadpool_lab.workload.jitter import pause
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
