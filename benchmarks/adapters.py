@@ -26,8 +26,8 @@ from output import give_out
 
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import SCRIPT, WorkloadTrial
-from deadpool.workload.results import Results
+from deadpool.demo.results import Results
+from deadpool_lab.workload.harness import SCRIPT, WorkloadTrial
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e"
 RANKS, WARM_UP_STEPS, LIMIT_S = 2, 3, 300.0

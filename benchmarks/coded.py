@@ -23,14 +23,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deadpool.chaos import gated
-from deadpool.chaos.gated import GATE_EVERY
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.control.job_rpc import ask
+from deadpool.demo.results import Results, differences
 from deadpool.errors import DeadPoolError
-from deadpool.workload.harness import WorkloadTrial
-from deadpool.workload.results import Results, differences
+from deadpool_lab.chaos import gated
+from deadpool_lab.chaos.gated import GATE_EVERY
+from deadpool_lab.workload.harness import WorkloadTrial
 
 SCRIPT = Path(gated.__file__)
 SIZE = [

@@ -24,7 +24,7 @@ from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
 from deadpool.control.job_rpc import ask
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import WorkloadTrial
+from deadpool_lab.workload.harness import WorkloadTrial
 
 SCHEMES = ("copies=1", "copies=2", "rs(4,1)", "rs(8,2)")
 NODES = 10

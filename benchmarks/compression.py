@@ -30,8 +30,8 @@ import torch
 from codecs_for_copies import CODECS, Codec, missing_packages
 from output import give_out
 
-from deadpool.workload.gpt import GPT, Size, mean_loss
-from deadpool.workload.master_weights import MasterAdamW
+from deadpool.demo.gpt import GPT, Size, mean_loss
+from deadpool_lab.workload.master_weights import MasterAdamW
 
 KINDS = ("parameter", "master", "exp_avg", "exp_avg_sq")
 TEXT_BYTES = 16 << 20

@@ -20,9 +20,9 @@ from typing import Any
 
 from deadpool.control.event_loop import collect_seldom
 from deadpool.protocol.inputs import FromAgent, LinkLost
-from deadpool.sim.scale.loss import ScriptedJob
-from deadpool.sim.scale.metered_coordinator import MeteredCoordinator, Usage
 from deadpool.wire.codec import decode, encode
+from deadpool_lab.sim.scale.loss import ScriptedJob
+from deadpool_lab.sim.scale.metered_coordinator import MeteredCoordinator, Usage
 
 PER_NODE = 8
 LOSSES = 3

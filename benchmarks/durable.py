@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config import JobConfig
-from deadpool.workload.harness import WorkloadTrial
-from deadpool.workload.results import StepTimes
+from deadpool.demo.results import StepTimes
+from deadpool_lab.workload.harness import WorkloadTrial
 
 SKIPPED = 10  # first steps: segments are allocated, optimizer state appears
 USUAL_S = 1800.0

@@ -24,7 +24,7 @@ from slow_step import DOING
 
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import WorkloadTrial
+from deadpool_lab.workload.harness import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("slow_step.py")
 STEPS = 24

@@ -39,10 +39,10 @@ from pairs import interval_95, neighbour_ratios
 
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
+from deadpool.demo.comparison import NodeKill, kill_in_mid_step
+from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
-from deadpool.workload.comparison import NodeKill, kill_in_mid_step
-from deadpool.workload.harness import WorkloadTrial
-from deadpool.workload.results import Results, differences
+from deadpool_lab.workload.harness import WorkloadTrial
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e"
 LIMIT_S = 240.0

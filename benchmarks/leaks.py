@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 from output import give_out
 
-from deadpool.chaos.status_view import Tail
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import WorkloadTrial
-from deadpool.workload.results import differences
+from deadpool.demo.results import differences
+from deadpool_lab.chaos.status_view import Tail
+from deadpool_lab.workload.harness import WorkloadTrial
 
 MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1"]
 NODES = 3

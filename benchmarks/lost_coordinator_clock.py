@@ -39,7 +39,7 @@ from output import give_out
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
 from deadpool.metrics.job_fold import JobFold
-from deadpool.workload.harness import WorkloadTrial
+from deadpool_lab.workload.harness import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("lost_coordinator_script.py")
 LIMIT_S = 300.0

@@ -12,8 +12,8 @@ from typing import Any
 
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import WorkloadTrial
-from deadpool.workload.results import Results, StepTimes
+from deadpool.demo.results import Results, StepTimes
+from deadpool_lab.workload.harness import WorkloadTrial
 
 WARM_UP_STRETCHES = 1
 

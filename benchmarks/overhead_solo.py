@@ -21,7 +21,7 @@ from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
 from deadpool.errors import DeadPoolError, JobFailed
-from deadpool.workload.harness import WorkloadTrial
+from deadpool_lab.workload.harness import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("solo.py")
 RIVALS = Path(__file__).with_name("rivals.py")

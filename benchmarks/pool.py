@@ -27,15 +27,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.chaos.strangers.references import run_torchrun
 from deadpool.child_processes import end_with_parent
 from deadpool.config import JobConfig
 from deadpool.control.job_rpc import ask
 from deadpool.control.launcher import LocalJob
 from deadpool.control.run_dir import RunDir
+from deadpool.demo.results import Results, differences
 from deadpool.errors import ConfigError, DeadPoolError
 from deadpool.events import read_events
-from deadpool.workload.results import Results, differences
+from deadpool_lab.strangers.references import run_torchrun
 
 PACE = {"DEADPOOL_CHAOS_PACE_S": "0.15"}
 MACHINES = ("s0", "s1", "s2")
@@ -194,9 +194,9 @@ class Trial:
         self.deadline = time.monotonic() + 60 * minutes
         self.faults, self.rng, self.site = faults, random.Random(seed), Site(folder)
         layout = ["--layout", "fsdp2", "--steps", "100000", "--layers", "2", "--width", "64", "--sequence", "32"]
-        import deadpool.chaos
+        import deadpool_lab.chaos
 
-        script = str(Path(deadpool.chaos.__file__).with_name("script.py"))
+        script = str(Path(deadpool_lab.chaos.__file__).with_name("script.py"))
         gpt = [script, *layout, "--vocabulary", "256", "--dropout", "0.1"]
         self.jobs = [
             Job("gpt", gpt, folder / "gpt"),

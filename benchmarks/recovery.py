@@ -33,10 +33,10 @@ from output import give_out
 from deadpool.config import JobConfig
 from deadpool.control.run_dir import RunDir
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.comparison import NodeKill, kill_in_mid_step
-from deadpool.workload.harness import WorkloadTrial
-from deadpool.workload.layouts import NAMES
-from deadpool.workload.results import Results, differences
+from deadpool.demo.comparison import NodeKill, kill_in_mid_step
+from deadpool.demo.results import Results, differences
+from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.layouts import NAMES
 
 STEP_LIMIT = 100_000  # never reached
 LAST_STEPS = 10  # after the last recovery: the stop must be so far ahead that no rank has reached it

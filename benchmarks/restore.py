@@ -38,7 +38,7 @@ from deadpool.snapshot.progress import Progress
 from deadpool.snapshot.slot import region
 from deadpool.snapshot.state import ProtectedState
 from deadpool.trainer.registration import Registrar
-from deadpool.workload.master_weights import MasterAdamW
+from deadpool_lab.workload.master_weights import MasterAdamW
 
 SIZES_GB = (0.1, 0.5, 2.0, 8.0)
 PROCESSES = Path(__file__).with_name("restore_processes.py")

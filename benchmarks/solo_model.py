@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deadpool.workload.gpt import GPT, Size, mean_loss
-from deadpool.workload.master_weights import MasterAdamW
+from deadpool.demo.gpt import GPT, Size, mean_loss
+from deadpool_lab.workload.master_weights import MasterAdamW
 
 LARGE = Size(width=2048, heads=16, sequence=1024, vocabulary=32_768)
 SMALL = Size(width=128, heads=4, sequence=64, vocabulary=512)

@@ -19,7 +19,7 @@ from output import give_out
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.temporary_folder import temporary_folder
-from deadpool.workload.harness import WorkloadTrial
+from deadpool_lab.workload.harness import WorkloadTrial
 
 LAYOUTS = ("ddp", "hsdp", "zero1", "fsdp2")
 GROWN = 2  # from this version on the optimizer's state exists and the snapshot has its final size
@@ -60,7 +60,7 @@ def run(layout: str, arguments: list[str], folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layouts", nargs="+", default=LAYOUTS, help="as in deadpool.workload.train --layout")
+    parser.add_argument("--layouts", nargs="+", default=LAYOUTS, help="as in deadpool_lab.workload.train --layout")
     parser.add_argument(
         "--steps", type=int, default=30, help="enough that every node reports its numbers before the end"
     )

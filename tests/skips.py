@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 PACKAGES = "scripts/packages {} (as root)"
-PIP = ".venv/bin/pip install -c constraints.txt -e '.[{}]'"
+PIP = ".venv/bin/pip install -c constraints.txt -e '.[{}]' -e ./lab"
 _TOLD_ELSEWHERE = os.environ.pop("CHECK_SKIPS", None)
 """A file for reasons: scripts/check tells those of both environments in one line. Not for a pytest that a test runs."""
 FRAMEWORKS = "scripts/frameworks"

@@ -1,4 +1,5 @@
-"""Holds which room may import which, where torch may be imported, and which names are public."""
+"""Holds which room may import which, where torch may be imported, and which names are public. Rooms of the lab bear its
+name: `lab.sim`."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ import torch  # noqa: F401  # opens files for good on its first import, which no
 from waiting import LIMIT_S
 
 import deadpool
+import deadpool_lab
 
 ROOT = Path(deadpool.__file__).parent
+LAB = Path(deadpool_lab.__file__).parent
 DOCS = Path(__file__).parent.parent / "docs"
 
 PUBLIC: dict[str, list[str]] = {
@@ -110,7 +113,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("setting", "wire", "child_processes", "health"),
     },
     "pool": SHARED | {"control", "event_log", "wire", "environment", "owner_only", "child_processes"},
-    "sim": SHARED,
     "sizing": {"errors", "metrics", "picture.axis", "picture.svg", "protocol.coding", "story"},
     "dashboard": SHARED | {"story", "event_types", "journal", "metrics", "sizing"},
     "snapshot": SHARED
@@ -121,22 +123,31 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trainer": SHARED
     | {"wire", "snapshot", "backend", "child_processes", "environment", "fork_loop", "journal", "notes"},
     "integrations": {"errors", "notes", "snapshot", "trainer"},
-    "workload": {"", "config", "control", "events", "story", "errors"},
+    "demo": {"", "config", "control", "events", "story", "errors"},
     "ray": {"clusters.ray"},
-    "chaos": {
-        *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
-        *("protocol", "trainer.current", "workload"),
-    },
     "__init__": {"errors", "trainer"},
+    "lab": set(),
+    "lab.sim": SHARED,
+    "lab.workload": {"", "demo", "errors"},
+    "lab.chaos": {
+        *("config", "control", "environment", "errors", "journal", "child_processes", "fork_loop", "snapshot.slot"),
+        *("protocol", "trainer.current", "demo", "lab.workload"),
+    },
+    "lab.strangers": {
+        *("config", "control", "environment", "errors", "child_processes", "fork_loop", "trainer.current"),
+        *("demo", "lab.workload", "lab.chaos"),
+    },
+    "lab.cli": {"cli", "config", "control", "errors", "protocol", "sizing", "wire", "lab"},
 }
-"""Rooms, or single modules in them. Every room may import itself; cli may import anything, only cli sim and chaos."""
+"""Rooms, or single modules in them. Every room may import itself; cli may import anything of this package, and finds
+the lab by its entry points only."""
 
-TORCH_IN_WORKLOAD = {
-    f"workload.{module}"
-    for module in ("average", "device", "gpt", "layouts", "loader", "master_weights", "plain_torch", "train")
+TORCH_IN_WORKLOAD = {"demo.gpt", "demo.train"} | {
+    f"lab.workload.{module}"
+    for module in ("average", "device", "layouts", "loader", "master_weights", "plain_torch", "train")
 }
 TORCH_IN_DURABLE = {f"durable.{module}" for module in ("export", "metadata", "part_file", "writer")}
-TORCH_ALLOWED = {"snapshot", "backend", "trainer", "integrations", "chaos.strangers.torchrun"}
+TORCH_ALLOWED = {"snapshot", "backend", "trainer", "integrations", "lab.strangers.torchrun"}
 TORCH_ALLOWED |= TORCH_IN_WORKLOAD | TORCH_IN_DURABLE
 PROTOCOL_PACKAGES = {"msgspec"}
 """protocol is written with the standard library and msgspec, whose Structs are its messages and their values."""
@@ -144,13 +155,16 @@ PROTOCOL_FORBIDDEN = {"asyncio", "os", "random", "socket", "threading", "time", 
 
 
 def modules() -> list[str]:
-    """As dotted names below `deadpool`."""
-    paths = (path.relative_to(ROOT).with_suffix("") for path in sorted(ROOT.rglob("*.py")))
-    return [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    """As dotted names below `deadpool`, and those of the lab below `lab`."""
+    named = [(("",), ROOT, path) for path in sorted(ROOT.rglob("*.py"))]
+    named += [(("lab",), LAB, path) for path in sorted(LAB.rglob("*.py"))]
+    parts = ((*root, *path.relative_to(folder).with_suffix("").parts) for root, folder, path in named)
+    return [".".join(each).removeprefix(".").removesuffix(".__init__") for each in parts]
 
 
 def source_of(module: str) -> Path:
-    path = ROOT.joinpath(*module.split("."))
+    room, _, rest = module.partition(".")
+    path = LAB.joinpath(*rest.split(".")) if room == "lab" else ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -171,7 +185,8 @@ def _imports(tree: ast.Module, module: str) -> Iterator[str]:
 
 def _imported_from(package: str, names: list[str]) -> Iterator[str]:
     """`from deadpool.protocol import messages` imports a module, `from deadpool.events import Event` a name."""
-    path = ROOT.parent.joinpath(*package.split("."))
+    top, *rest = package.split(".")
+    path = {"deadpool": ROOT, "deadpool_lab": LAB}.get(top, ROOT.parent / top).joinpath(*rest)
     for name in names:
         is_module = (path / f"{name}.py").exists() or (path / name).is_dir()
         yield f"{package}.{name}" if is_module else package
@@ -182,7 +197,8 @@ def within(module: str, allowed: set[str]) -> bool:
 
 
 def room_of(module: str) -> str:
-    return module.split(".")[0]
+    first, *rest = module.split(".")
+    return f"lab.{rest[0]}" if first == "lab" and rest else first
 
 
 def imports_by_module(is_meant: Callable[[str], bool]) -> Iterator[tuple[str, frozenset[str]]]:
@@ -193,9 +209,9 @@ def imports_by_module(is_meant: Callable[[str], bool]) -> Iterator[tuple[str, fr
 
 
 def ours(imported: frozenset[str]) -> list[str]:
-    """Of what is imported, what is ours, as dotted names below `deadpool`."""
-    names = {name.removeprefix("deadpool").removeprefix(".") for name in imported if room_of(name) == "deadpool"}
-    return sorted(names)
+    """Of what is imported, what is ours, as dotted names below `deadpool`, and those of the lab below `lab`."""
+    names = {name for name in imported if name.split(".")[0] in ("deadpool", "deadpool_lab")}
+    return sorted(name.replace("deadpool_lab", "lab", 1).removeprefix("deadpool").removeprefix(".") for name in names)
 
 
 def test_modules_import_only_what_their_rooms_may():
@@ -272,15 +288,15 @@ def test_public_names_are_documented():
 
 
 def test_coordinator_agent_and_commands_start_without_torch():
-    rooms = ("chaos", "cli", "clusters", "control", "dashboard", "journal", "pool", "protocol", "ray", "wire", "sim")
-    rooms = (*rooms, "sizing")
+    rooms = ("cli", "clusters", "control", "dashboard", "journal", "pool", "protocol", "ray", "wire", "sizing")
+    rooms = (*rooms, "lab.chaos", "lab.sim", "lab.strangers", "lab.cli")
     start = sorted(m for m in modules() if room_of(m) in rooms)
     start.remove("clusters.kubernetes.operator.cluster")  # it needs lightkube
-    start.remove("chaos.gated")
-    start.remove("chaos.script")
-    start.remove("chaos.strangers.torchrun")
-    start += ["workload.harness", "workload.comparison", "workload.layouts"]
-    lines = [f"import deadpool.{module}" for module in start]
+    start.remove("lab.chaos.gated")
+    start.remove("lab.chaos.script")
+    start.remove("lab.strangers.torchrun")
+    start += ["demo.trial", "demo.comparison", "lab.workload.harness", "lab.workload.layouts"]
+    lines = [f"import deadpool.{module}".replace("deadpool.lab", "deadpool_lab") for module in start]
     lines += ["import sys", "sys.exit('torch' in sys.modules)"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=LIMIT_S)
     assert done.returncode == 0

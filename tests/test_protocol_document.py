@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.sim.mutations import ALL
+from deadpool_lab.sim.mutations import ALL
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "protocol.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
-SIM = ROOT / "src" / "deadpool" / "sim"
+SIM = ROOT / "lab" / "deadpool_lab" / "sim"
 
 
 def _rules() -> dict[int, tuple[str, str]]:
@@ -38,7 +38,7 @@ GUARDS = {
 CHECKERS = {row[0].strip("()") for row in _table("The checkers")}
 CITING = sorted(
     path
-    for pattern in ("src/**/*.py", "tests/**/*.py", "docs/**/*.md", "*.md")
+    for pattern in ("src/**/*.py", "lab/**/*.py", "tests/**/*.py", "docs/**/*.md", "*.md")
     for path in ROOT.glob(pattern)
     if path not in (DOCUMENT, Path(__file__))
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from deadpool.chaos.faults.fault import Fault, Scene
-from deadpool.chaos.injected_fault import InjectedFault
-from deadpool.chaos.plan import Intent, Moment
-from deadpool.chaos.status_view import StatusView, StepProgress, Tail, newest_phase
-from deadpool.chaos.timing import CROWDED
+from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.injected_fault import InjectedFault
+from deadpool_lab.chaos.plan import Intent, Moment
+from deadpool_lab.chaos.status_view import StatusView, StepProgress, Tail, newest_phase
+from deadpool_lab.chaos.timing import CROWDED
 
 HIT_AT = 100.0
 

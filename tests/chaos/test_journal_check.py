@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from deadpool.chaos.journal_check import journal_problems
-from deadpool.workload.results import Results
+from deadpool.demo.results import Results
+from deadpool_lab.chaos.journal_check import journal_problems
 
 LOSSES = {step: (1.0 / (step + 1)).hex() for step in range(4)}
 

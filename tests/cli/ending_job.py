@@ -18,7 +18,7 @@ from deadpool.cli.job_client import ask
 from deadpool.control.machine_lease import MachineLease
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
-from deadpool.workload.jitter import pause
+from deadpool_lab.workload.jitter import pause
 
 SCRIPT = Path(__file__).with_name("endings_script.py")
 GATES = Path(__file__).parents[1] / "e2e"

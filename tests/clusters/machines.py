@@ -276,7 +276,7 @@ def environment() -> dict[str, str]:
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin:{_SBIN}",
         "HOME": f"/home/{USER}",
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": f"{ROOT}/src:{ROOT}/lab",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         "LANG": "C.UTF-8",

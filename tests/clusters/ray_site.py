@@ -15,7 +15,7 @@ from ssh_job import CONFIG, FOLDER
 
 HEAD = "a"
 _VARIABLES = {
-    "PYTHONPATH": str(ROOT / "src"),
+    "PYTHONPATH": f"{ROOT}/src:{ROOT}/lab",
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",

@@ -21,10 +21,10 @@ from slurm_testbed import SlurmTestbed
 from deadpool.child_processes import join_network
 from deadpool.control.job_rpc import ask
 from deadpool.control.run_dir import RunDir
+from deadpool.demo.results import Results, differences
 from deadpool.errors import DeadPoolError
 from deadpool.events import read_events
-from deadpool.workload.harness import SCRIPT
-from deadpool.workload.results import Results, differences
+from deadpool_lab.workload.harness import SCRIPT
 
 HOME = "/home/alice"
 OWN_CHECKPOINTS = Path(__file__).with_name("checkpoint_script.py")

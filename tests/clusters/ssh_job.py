@@ -16,7 +16,7 @@ from waiting import LIMIT_S, wait_until
 
 from deadpool.events import read_events
 
-WORKLOAD = str(ROOT / "src/deadpool/workload/train.py")
+WORKLOAD = str(ROOT / "lab/deadpool_lab/workload/train.py")
 SMALL = ("--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1")
 FOLDER = "/srv/shared"
 CONFIG = "/srv/ssh/config"

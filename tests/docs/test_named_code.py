@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from deadpool.cli import lab
 from deadpool.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ def _blocks(page: Path, *languages: str) -> Iterator[str]:
 
 @per_page
 def test_files_that_a_page_names_are_there(page: Path) -> None:
-    roots = (ROOT, ROOT / "src/deadpool")
+    roots = (ROOT, ROOT / "src/deadpool", ROOT / "lab/deadpool_lab")
     named = NAMED_FILE.findall(page.read_text(encoding="utf-8"))
     with_folder = [name for name in named if "/" in name]
     assert [name for name in with_folder if not any((root / name).exists() for root in roots)] == []
@@ -45,7 +46,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
 
 def test_folders_of_the_contributors_lists_are_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    folders = {name.rstrip("/") for name in re.findall(r"`((?:src|tests|docs|scripts)/[\w/]*)`", text)}
+    folders = {name.rstrip("/") for name in re.findall(r"`((?:src|lab|tests|docs|scripts)/[\w/]*)`", text)}
     assert {name for name in folders if not (ROOT / name).exists()} == set()
 
 
@@ -67,7 +68,7 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
     for words in _command_lines(page):
         command, own = typer.main.get_command(app), words[1:]
         while hasattr(command, "commands"):
-            command, own = command.commands[own[0]], own[1:]
+            command, own = lab.command(own[0]) if own[0] in lab.COMMANDS else command.commands[own[0]], own[1:]
         known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
         for word in own[: own.index("--")] if "--" in own else own:
             if word.endswith(".py"):

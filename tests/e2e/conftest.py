@@ -10,7 +10,7 @@ from unprotected import start_forkserver
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.results import Results, differences
+from deadpool.demo.results import Results, differences
 
 TIMEOUT_S = 1200
 """It bounds only a test that fails, and comes after the limits of what it waits for: those say what did not come."""

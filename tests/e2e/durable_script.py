@@ -21,9 +21,9 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
 import deadpool
-from deadpool.workload import layouts
-from deadpool.workload.gpt import Batches, Size
-from deadpool.workload.layouts.assembly import Assembly, LayoutOptions
+from deadpool.demo.gpt import Batches, Size
+from deadpool_lab.workload import layouts
+from deadpool_lab.workload.layouts.assembly import Assembly, LayoutOptions
 
 OPTIONS = LayoutOptions(size=Size(layers=2, width=64, sequence=32, vocabulary=256, dropout=0.1))
 

@@ -13,7 +13,7 @@ from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool.events import read_events
-from deadpool.workload.harness import LIMIT_S
+from deadpool_lab.workload.harness import LIMIT_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EVERY_STEP: dict[str, Any] = {"nodes": 2, "spares": 1, "overhead_budget": 0.0}

@@ -11,9 +11,9 @@ import sys
 import torch
 import torch.distributed as dist
 
-from deadpool.workload import layouts
-from deadpool.workload.gpt import GPT, Batches, Size, mean_loss
-from deadpool.workload.layouts.assembly import Assembly, LayoutOptions, local_norm
+from deadpool.demo.gpt import GPT, Batches, Size, mean_loss
+from deadpool_lab.workload import layouts
+from deadpool_lab.workload.layouts.assembly import Assembly, LayoutOptions, local_norm
 
 SIZE = Size(layers=6, width=64, sequence=32, vocabulary=256)
 

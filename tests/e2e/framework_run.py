@@ -10,7 +10,7 @@ from stage import EVERY_STEP, Stage
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.results import Results
+from deadpool.demo.results import Results
 
 SENT = 9
 WHILE_SENT = f"at=wire step={SENT} node=n1"

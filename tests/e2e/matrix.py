@@ -15,7 +15,7 @@ import pytest
 from tour import Injection, Itinerary, Tour
 
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.results import Results, differences
+from deadpool.demo.results import Results, differences
 
 MOMENTS = ("first", "forward", "backward", "reduce", "clip", "optimizer", "between", "capture", "wire", "recovered")
 VICTIMS: dict[str, Callable[[int], int]] = {

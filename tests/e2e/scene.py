@@ -22,9 +22,10 @@ from typing import Any
 import gates
 import torch
 
+from deadpool.demo import gpt
 from deadpool.trainer import current
-from deadpool.workload import gpt, train
-from deadpool.workload.jitter import pause
+from deadpool_lab.workload import train
+from deadpool_lab.workload.jitter import pause
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
 _RANK = int(os.environ["RANK"])

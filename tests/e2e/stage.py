@@ -22,9 +22,9 @@ from unprotected import run_ranks
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.harness import LIMIT_S, SCRIPT, WorkloadTrial
-from deadpool.workload.jitter import pause
-from deadpool.workload.results import Results
+from deadpool.demo.results import Results
+from deadpool_lab.workload.harness import LIMIT_S, SCRIPT, WorkloadTrial
+from deadpool_lab.workload.jitter import pause
 
 STEPS = 8
 EVERY_STEP = {"overhead_budget": 0.0, "hang_timeout_s": LIMIT_S}

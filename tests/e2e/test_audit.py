@@ -16,8 +16,8 @@ from waiting import LIMIT_S
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
+from deadpool.demo.results import differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("audit_script.py")
 GATE = 2  # every rank has completed so many steps, and stands before the optimizer of the next one

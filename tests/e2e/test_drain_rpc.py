@@ -11,9 +11,9 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
+from deadpool.demo.results import differences
 from deadpool.errors import ConfigError
-from deadpool.workload.harness import LIMIT_S
-from deadpool.workload.results import differences
+from deadpool_lab.workload.harness import LIMIT_S
 
 SLOW_SCRIPT = Path(__file__).with_name("slow_script.py")
 ASKED = "asked@3:0 asked@3:1"

@@ -7,7 +7,7 @@ from pathlib import Path
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.workload.results import differences
+from deadpool.demo.results import differences
 
 DESTROY = Path(__file__).with_name("destroy_script.py")
 NODE_TIMEOUT_S = 3.0

@@ -10,8 +10,8 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
+from deadpool.demo.results import differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import differences
 
 SCRIPT = Path(__file__).with_name("groups_script.py")
 

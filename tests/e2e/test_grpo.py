@@ -11,9 +11,9 @@ from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
+from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
-from deadpool.workload.harness import LIMIT_S
-from deadpool.workload.results import Results, differences
+from deadpool_lab.workload.harness import LIMIT_S
 
 for package in ("trl", "peft", "datasets"):
     pytest.importorskip(package)

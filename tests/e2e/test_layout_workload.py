@@ -12,12 +12,12 @@ from stage import STEPS, workload
 from torchrun import torchrun
 
 from deadpool.config import JobConfig
+from deadpool.demo.gpt import Size
+from deadpool.demo.results import Results, differences
 from deadpool.errors import ConfigError
-from deadpool.workload import layouts
-from deadpool.workload.gpt import Size
-from deadpool.workload.harness import SCRIPT, WorkloadTrial
-from deadpool.workload.layouts.assembly import LayoutOptions
-from deadpool.workload.results import Results, differences
+from deadpool_lab.workload import layouts
+from deadpool_lab.workload.harness import SCRIPT, WorkloadTrial
+from deadpool_lab.workload.layouts.assembly import LayoutOptions
 
 EVERYTHING = ["--ema", "0.9", "--checkpoint", "--optimizer", "foreach", "--loader", "stateful"]
 NOT_HERE = {"3d": "needs 8 ranks", "cp": "torch cannot run it on the CPU"}

@@ -10,10 +10,10 @@ import importlib.util
 import pytest
 from matrix import Matrix, Shape, extent_of
 
+from deadpool.demo.gpt import Size
 from deadpool.errors import ConfigError
-from deadpool.workload import layouts
-from deadpool.workload.gpt import Size
-from deadpool.workload.layouts.assembly import LayoutOptions
+from deadpool_lab.workload import layouts
+from deadpool_lab.workload.layouts.assembly import LayoutOptions
 
 # In every run: equal losses prove that generators, schedule, average and data position came back too.
 COMMON = ("--clip", "1.0", "--dropout", "0.1", "--checkpoint", "--ema", "0.9")

@@ -10,8 +10,8 @@ from stage import run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.control.fork_client import SharedForkServer
+from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import Results, differences
 
 pytest.importorskip("lightning")
 SCRIPT = Path(__file__).with_name("lightning_script.py")

@@ -9,7 +9,7 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 from test_damage import damage_copies
 
 from deadpool.config import JobConfig
-from deadpool.workload.results import differences
+from deadpool.demo.results import differences
 
 SCRIPT = Path(__file__).with_name("heavy_script.py")
 GATE = 3

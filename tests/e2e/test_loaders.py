@@ -11,7 +11,7 @@ from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.results import Results, differences
+from deadpool.demo.results import Results, differences
 
 SCRIPT = Path(__file__).with_name("loader_script.py")
 

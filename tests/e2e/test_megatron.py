@@ -8,8 +8,8 @@ from megatron_cells import FAULTS, LAYOUTS, SCRIPT, STEPS
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
+from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import Results, differences
 
 pytest.importorskip("megatron.core")
 QUICK = {("dp, distributed optimizer, all overlaps", "backward"), ("tp x pp", "forward")}

@@ -10,8 +10,8 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.harness import LIMIT_S
-from deadpool.workload.results import differences
+from deadpool.demo.results import differences
+from deadpool_lab.workload.harness import LIMIT_S
 
 SCRIPT = Path(__file__).with_name("own_errors_script.py")
 

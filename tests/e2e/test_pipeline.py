@@ -11,7 +11,7 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.results import Results, differences
+from deadpool.demo.results import Results, differences
 
 PIPELINE = Path(__file__).with_name("pipeline_script.py")
 TELLING = Path(__file__).with_name("telling_script.py")

@@ -10,8 +10,8 @@ import pytest
 from stage import run_unprotected, workload
 from unprotected import run_ranks
 
-from deadpool.workload.harness import SCRIPT
-from deadpool.workload.results import Results, differences
+from deadpool.demo.results import Results, differences
+from deadpool_lab.workload.harness import SCRIPT
 
 
 @pytest.mark.thorough

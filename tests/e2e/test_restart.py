@@ -12,7 +12,7 @@ import pytest
 from stage import EVERY_STEP, Stage
 
 from deadpool.config import JobConfig
-from deadpool.workload.harness import LIMIT_S
+from deadpool_lab.workload.harness import LIMIT_S
 
 
 def restarted(stage):

@@ -12,8 +12,8 @@ from stage import EVERY_STEP, NOISE, SMALL, Stage, run_script_unprotected
 from waiting import wait_until
 
 from deadpool.config import JobConfig
-from deadpool.workload.harness import SCRIPT
-from deadpool.workload.results import Results, differences
+from deadpool.demo.results import Results, differences
+from deadpool_lab.workload.harness import SCRIPT
 
 ALONE = 40
 """Steps that are done while there is no coordinator. Whoever waits for one does not come to their end."""

@@ -12,7 +12,7 @@ from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.results import differences
+from deadpool.demo.results import differences
 
 SCRIPT = Path(__file__).with_name("swallow_script.py")
 GATE = 4

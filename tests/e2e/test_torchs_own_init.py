@@ -8,8 +8,8 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
+from deadpool.demo.results import differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import differences
 
 PLAIN = Path(__file__).with_name("plain_torch_script.py")
 INIT = Path(__file__).with_name("init_script.py")

@@ -12,8 +12,8 @@ from torchrun import torchrun
 
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
+from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import Results, differences
 
 if importlib.util.find_spec("torchtitan") is None:
     pytest.skip("torchtitan is not installed", allow_module_level=True)

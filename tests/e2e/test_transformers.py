@@ -10,9 +10,9 @@ from stage import run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.control.fork_client import SharedForkServer
+from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
-from deadpool.workload.harness import LIMIT_S
-from deadpool.workload.results import Results, differences
+from deadpool_lab.workload.harness import LIMIT_S
 
 pytest.importorskip("accelerate")
 SCRIPT = Path(__file__).with_name("trainer_script.py")

@@ -14,9 +14,10 @@ _STACKS_S = 30.0
 
 def torchrun(world_size: int, folder: Path, *script: str, timeout_s: float = 300, as_is: bool = False) -> str:
     """Runs it to its end and returns what it printed. `as_is`: as its users run it, so that it finds its process as
-    they do; such a script must leave no DDP behind when it destroys its groups (deadpool/workload/plain_torch.py)."""
+    they do; such a script must leave no DDP behind when it destroys its groups: see
+    deadpool_lab/workload/plain_torch.py."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world_size)]
-    command += [] if as_is else ["-m", "deadpool.workload.plain_torch"]
+    command += [] if as_is else ["-m", "deadpool_lab.workload.plain_torch"]
     process = subprocess.Popen(
         [*command, *script],
         env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},

@@ -15,14 +15,14 @@ import sizes
 from stage import EVERY_STEP
 from unprotected import run_ranks
 
-from deadpool.chaos import gated
-from deadpool.chaos.gated import GATE_EVERY
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.fork_client import SharedForkServer
-from deadpool.workload.harness import WorkloadTrial
-from deadpool.workload.jitter import pause
-from deadpool.workload.results import Results
+from deadpool.demo.results import Results
+from deadpool_lab.chaos import gated
+from deadpool_lab.chaos.gated import GATE_EVERY
+from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.jitter import pause
 
 SCRIPT = Path(gated.__file__)
 SMALL = sizes.TOUR

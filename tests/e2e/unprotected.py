@@ -15,7 +15,7 @@ from pathlib import Path
 from ports import reserved_port
 
 PRELOAD = [
-    "deadpool.workload.plain_torch",
+    "deadpool_lab.workload.plain_torch",
     "torch",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
@@ -100,7 +100,7 @@ def _be_rank(
     )
     import torch
 
-    from deadpool.workload.plain_torch import run_to_end
+    from deadpool_lab.workload.plain_torch import run_to_end
 
     torch.set_num_threads(1)
     run_to_end(script, arguments)

@@ -13,8 +13,8 @@ import pytest
 from stage import Stage
 
 from deadpool.config import JobConfig
+from deadpool.demo.results import differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import differences
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
-from deadpool.workload.results import differences
+from deadpool.demo.results import differences
 
 pytestmark = [
     pytest.mark.gpu,

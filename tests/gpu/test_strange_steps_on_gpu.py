@@ -9,8 +9,8 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config import JobConfig
+from deadpool.demo.results import differences
 from deadpool.errors import JobFailed
-from deadpool.workload.results import differences
 
 pytestmark = [
     pytest.mark.gpu,

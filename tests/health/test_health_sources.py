@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from deadpool.chaos.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID, HealthFiles
 from deadpool.control import health_watch
 from deadpool.control.health_watch import HealthWatch
 from deadpool.health.kernel_log import KernelLog, classify
 from deadpool.health.sampling import NodeSampler, Totals
 from deadpool.protocol import health
 from deadpool.protocol.health import HealthSample
+from deadpool_lab.chaos.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID, HealthFiles
 
 STAND_IN = Path(__file__).parent.parent / "clusters" / "doctor" / "fake_nvml.c"
 

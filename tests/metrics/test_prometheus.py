@@ -22,7 +22,7 @@ from waiting import LIMIT_S, wait_until
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
-from deadpool.workload.harness import SCRIPT
+from deadpool_lab.workload.harness import SCRIPT
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is missing: scripts/packages gets it"),

@@ -56,7 +56,7 @@ def test_one_line_names_counts_and_commands(tmp_path, jobs):
         "1 for other reasons (-rs names them)"
     )
     assert commands == (
-        "scripts/packages slurm browser (as root); .venv/bin/pip install -c constraints.txt -e '.[dev]'"
+        "scripts/packages slurm browser (as root); .venv/bin/pip install -c constraints.txt -e '.[dev]' -e ./lab"
     )
 
 

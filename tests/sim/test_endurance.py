@@ -7,13 +7,13 @@ from statistics import fmean
 
 import pytest
 
-from deadpool.cli.plan_simulation import run_one, setup_of
-from deadpool.sim.endurance.setup import Lived
 from deadpool.sizing.advice import Advice, Wishes, advise
 from deadpool.sizing.failure_mix import mix
 from deadpool.sizing.inputs import Inputs
 from deadpool.sizing.phases import Phases
 from deadpool.sizing.protection import Scheme
+from deadpool_lab.cli.plan_simulation import run_one, setup_of
+from deadpool_lab.sim.endurance.setup import Lived
 
 SMALL = Inputs(nodes=32, nodes_per_rack=4, mtbf_h=200.0, wait_h=9999.0, days=8.0)
 

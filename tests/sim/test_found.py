@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.sim.profiles import BY_NAME
-from deadpool.sim.run import run_seed
+from deadpool_lab.sim.profiles import BY_NAME
+from deadpool_lab.sim.run import run_seed
 
 FOUND = {
     "a spoilt floor is offered to its holder for ever, and nothing newer gets there": ("anything", 218),

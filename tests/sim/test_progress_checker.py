@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.sim import streams
-from deadpool.sim.coding import Blocks
-from deadpool.sim.profiles import BY_NAME
-from deadpool.sim.run import run_seed
-from deadpool.sim.streams import CopyStreams
+from deadpool_lab.sim import streams
+from deadpool_lab.sim.coding import Blocks
+from deadpool_lab.sim.profiles import BY_NAME
+from deadpool_lab.sim.run import run_seed
+from deadpool_lab.sim.streams import CopyStreams
 
 
 @pytest.mark.parametrize("profile, seed", [("anything", 38), ("coded", 37)])

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from deadpool.sim.faults import ALL
-from deadpool.sim.faults.targets import PHASES
-from deadpool.sim.options import ANYTHING, draw
-from deadpool.sim.profiles import BY_NAME, PROFILES
-from deadpool.sim.run import run_seed
-from deadpool.sim.sweep import Summary, run_batch
+from deadpool_lab.sim.faults import ALL
+from deadpool_lab.sim.faults.targets import PHASES
+from deadpool_lab.sim.options import ANYTHING, draw
+from deadpool_lab.sim.profiles import BY_NAME, PROFILES
+from deadpool_lab.sim.run import run_seed
+from deadpool_lab.sim.sweep import Summary, run_batch
 
 BATCH = 20
 BATCHES = [*range(4), *(pytest.param(batch, marks=pytest.mark.thorough) for batch in range(4, 8))]
@@ -36,7 +36,7 @@ def test_seeds_of_a_profile_hold(profile, first: int) -> None:  # type: ignore[n
 
 def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
     code = (
-        "from deadpool.sim.run import run_seed\n"
+        "from deadpool_lab.sim.run import run_seed\n"
         "for seed in (3, 12, 27, 41): print('\\n'.join(run_seed(seed, story=True).story))"
     )
     stories = {

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S
 
-from deadpool.chaos.strangers.generate import generate
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.events import read_events
 from deadpool.snapshot.cures import VARIABLE
+from deadpool_lab.strangers.generate import generate
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.chaos.strangers.generate import Script, generate
-from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
 from deadpool.cli.job_client import ask
+from deadpool_lab.strangers.generate import Script, generate
+from deadpool_lab.strangers.trial import ScriptResult, ScriptTrial
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 

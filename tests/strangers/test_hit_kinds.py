@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S
 
-from deadpool.chaos.strangers.generate import Script, generate
-from deadpool.chaos.strangers.kinds.all_kinds import KINDS
-from deadpool.chaos.strangers.shared_processes import SharedProcesses
-from deadpool.chaos.strangers.trial import ScriptTrial
 from deadpool.cli.job_client import ask
+from deadpool_lab.strangers.generate import Script, generate
+from deadpool_lab.strangers.kinds.all_kinds import KINDS
+from deadpool_lab.strangers.shared_processes import SharedProcesses
+from deadpool_lab.strangers.trial import ScriptTrial
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(6000)]
 

@@ -11,11 +11,11 @@ import pytest
 from host_state_script import KINDS, MOMENTS
 from waiting import LIMIT_S
 
-from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
+from deadpool_lab.strangers.records import differences, read_ranks, recomputed_differently
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.chaos.strangers.fault_plan import draw_injections
-from deadpool.chaos.strangers.generate import generate
-from deadpool.chaos.strangers.kind import Kind
-from deadpool.chaos.strangers.kinds.all_kinds import KINDS
-from deadpool.chaos.strangers.records import RankRecord
 from deadpool.errors import ConfigError
+from deadpool_lab.strangers.fault_plan import draw_injections
+from deadpool_lab.strangers.generate import generate
+from deadpool_lab.strangers.kind import Kind
+from deadpool_lab.strangers.kinds.all_kinds import KINDS
+from deadpool_lab.strangers.records import RankRecord
 
 _ALONE = Path(__file__).with_name("run_alone.py")
 _DOCUMENTATION = Path(__file__).parents[2] / "docs" / "chaos.md"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.cli.job_client import ask
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
+from deadpool_lab.strangers.records import differences, read_ranks, recomputed_differently
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S
 
-from deadpool.chaos.strangers.records import differences, read_ranks, recomputed_differently
 from deadpool.config import JobConfig
 from deadpool.control.launcher import LocalJob, running
 from deadpool.control.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool.events import read_events
+from deadpool_lab.strangers.records import differences, read_ranks, recomputed_differently
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

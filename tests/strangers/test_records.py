@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.chaos.strangers.records import RankRecord, differences, final_twice, recomputed_differently
+from deadpool_lab.strangers.records import RankRecord, differences, final_twice, recomputed_differently
 
 
 def record(folder: Path, name: str, *lines: object) -> RankRecord:

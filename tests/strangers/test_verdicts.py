@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deadpool.chaos.strangers.fault_plan import draw_injections
-from deadpool.chaos.strangers.generate import generate
-from deadpool.chaos.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
-from deadpool.chaos.strangers.protected import ProtectedRun
-from deadpool.chaos.strangers.records import RankRecord, read_ranks
-from deadpool.chaos.strangers.trial import ScriptResult, ScriptTrial
+from deadpool_lab.strangers.fault_plan import draw_injections
+from deadpool_lab.strangers.generate import generate
+from deadpool_lab.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
+from deadpool_lab.strangers.protected import ProtectedRun
+from deadpool_lab.strangers.records import RankRecord, read_ranks
+from deadpool_lab.strangers.trial import ScriptResult, ScriptTrial
 
 FAULT = {"what": "fault", "ranks": [1], "kind": "trainer", "reason": "killed by SIGKILL"}
 FAILED = {"what": "fault", "kind": "script"}

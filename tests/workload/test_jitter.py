@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.workload import jitter
+from deadpool_lab.workload import jitter
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from torch import nn
 
 from deadpool.snapshot.arena import Segment
 from deadpool.snapshot.state import ProtectedState
-from deadpool.workload.master_weights import MasterAdamW
+from deadpool_lab.workload.master_weights import MasterAdamW
 
 SETTINGS = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.workload.train import is_over
+from deadpool_lab.workload.train import is_over
 
 
 def test_goes_on_until_the_step_that_the_file_names(tmp_path):

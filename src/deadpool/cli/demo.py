@@ -11,7 +11,7 @@ import typer
 from deadpool.cli.given_path import check_output, write_output
 
 if TYPE_CHECKING:
-    from deadpool.workload.comparison import Comparison
+    from deadpool.demo.comparison import Comparison
 
 LAYOUTS = ("fsdp2", "ddp", "plain")
 NODES = ("n0", "n1", "n2", "n3")
@@ -58,7 +58,7 @@ def _check(layout: str, steps: int, victim: str) -> None:
 def _run(layout: str, steps: int, victim: str, folder: Path) -> Comparison:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from deadpool.workload.comparison import compare
+    from deadpool.demo.comparison import compare
 
     columns = (TextColumn("{task.description:38}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bars:

@@ -13,7 +13,6 @@ from deadpool import __version__
 from deadpool.cli import (
     agent,
     audit,
-    chaos,
     coordinator,
     dashboard,
     demo,
@@ -32,7 +31,6 @@ from deadpool.cli import (
     report,
     run,
     salvage,
-    sim,
     slurm,
     ssh,
     status,
@@ -40,12 +38,16 @@ from deadpool.cli import (
     top,
     trace,
 )  # fmt: skip
+from deadpool.cli.lab import CommandsAndLab, add_commands
 from deadpool.cli.words import as_given, is_usage_error, output_sentence, usage_sentence
 from deadpool.environment import DEBUG_VARIABLE
 from deadpool.errors import DeadPoolError
 
 app = typer.Typer(
-    help="Keeps a PyTorch training job running when machines die.", no_args_is_help=True, add_completion=False
+    cls=CommandsAndLab,
+    help="Keeps a PyTorch training job running when machines die.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 
@@ -104,8 +106,7 @@ app.command()(protect.protect)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(salvage.salvage)
-app.command()(sim.sim)
-app.command()(chaos.chaos)
+add_commands(app)
 app.add_typer(durable.app, name="durable")
 app.add_typer(kubernetes.app, name="kubernetes")
 app.add_typer(pool.app, name="pool")

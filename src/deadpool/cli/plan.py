@@ -69,7 +69,9 @@ def plan(
     measured: Annotated[
         list[Path] | None, typer.Option(help="phases of a recovery from these events.jsonl or run folders; repeatable")
     ] = None,
-    simulate: Annotated[int, typer.Option(help="so many long runs of the real coordinator core beside the model")] = 0,
+    simulate: Annotated[
+        int, typer.Option(help="so many long runs of the real coordinator core beside the model (torch-deadpool-lab)")
+    ] = 0,
     first_seed: Annotated[int, typer.Option(help="of --simulate")] = 1,
     simulate_ranks: Annotated[int, typer.Option(help="ranks per node in --simulate")] = 1,
     jobs: Annotated[int, typer.Option(help="processes for --simulate; 0: one per core")] = 0,
@@ -116,9 +118,9 @@ def plan(
         _draw(advice, svg, quiet=json)
     answer = as_json(advice)
     if simulate:
-        from deadpool.cli.plan_simulation import simulate as run
+        from deadpool.cli.lab import load
 
-        answer["simulation"] = run(
+        answer["simulation"] = load("plan-simulation")(
             advice, count=simulate, first=first_seed, per_node=simulate_ranks, jobs=jobs, quiet=json
         )
     if json:

@@ -137,7 +137,7 @@ class Cluster:
             **os.environ,
             "KUBECONFIG": str(self.folder / "kubeconfig"),
             "PATH": f"{BINARIES}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": f"{ROOT}/src:{ROOT}/lab",
         }
 
     def inside(self, *command: str) -> list[str]:

@@ -15,10 +15,10 @@ import pytest
 from kube_cluster import ROOT, Cluster
 from kube_image import IMAGE
 
+from deadpool.demo.results import Results, differences
 from deadpool.environment import CHAOS_PACE_VARIABLE
-from deadpool.workload.results import Results, differences
 
-SCRIPT = ROOT / "src/deadpool/chaos/script.py"
+SCRIPT = ROOT / "lab/deadpool_lab/chaos/script.py"
 SIZE = [
     "--layers",
     "2",

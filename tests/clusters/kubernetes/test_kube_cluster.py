@@ -18,7 +18,7 @@ from kube_job import FAILED, NODES, KubeJob, now
 from deadpool.clusters.kubernetes.crd import custom_resource
 from deadpool.clusters.kubernetes.objects import OPERATOR
 from deadpool.clusters.kubernetes.operator_objects import NAMESPACE, operator_objects
-from deadpool.workload.results import Results
+from deadpool.demo.results import Results
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2400)]
 LOST = "deadpool.dev/lost"

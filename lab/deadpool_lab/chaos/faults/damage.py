@@ -1,0 +1,100 @@
+"""Flipped bytes in snapshots, and a loss right after it, so that these copies are asked for.
+
+The node is stopped while its memory is changed: else a slot could be given to its trainer in between, and the damage
+would become part of a good snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+from pathlib import Path
+
+from deadpool.snapshot.slot import HEADER_BYTES, read_seal
+from deadpool_lab.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
+
+
+def damage(agent: int, rank: int) -> int:
+    """Flips a byte in every snapshot of `rank` that the agent process has. Returns how many snapshots that are."""
+    links = (link for link in Path(f"/proc/{agent}/fd").iterdir() if str(link.readlink()).startswith("/memfd:deadpool"))
+    memories = {link.stat().st_ino: link for link in links}  # a mapping keeps a second descriptor of the same memory
+    return sum(_damage_memory(link, rank) for link in memories.values())
+
+
+def _damage_memory(link: Path, rank: int) -> int:
+    with link.open("r+b", buffering=0) as file, mmap.mmap(file.fileno(), 0) as memory:
+        page = os.sysconf("SC_PAGE_SIZE")
+        starts = [start for start in range(0, len(memory), page) if _holds(memory, start, rank)]
+        for start in starts:
+            memory[start + HEADER_BYTES] ^= 0xFF
+        return len(starts)
+
+
+def _holds(memory: mmap.mmap, start: int, rank: int) -> bool:
+    with memoryview(memory) as whole, whole[start : start + HEADER_BYTES] as header:
+        seal = read_seal(header)
+    return seal is not None and seal.rank == rank
+
+
+def _damage_stopped(scene: Scene, node: str, rank: int) -> None:
+    scene.processes.stop_node(node)
+    try:
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # it has just ended
+            damage(scene.processes.agent(node), rank)
+    finally:
+        scene.processes.resume_node(node)
+
+
+class DamageHome(OnTrainer):
+    """A trainer is killed whose node has the nearest copy, and that copy is corrupt."""
+
+    kind = "damage_home"
+    node: str
+
+    def aim(self, scene: Scene) -> bool:
+        if not super().aim(scene):
+            return False
+        self.node = next(node for node, trainers in scene.view.trainers.items() if self.trainer in trainers)
+        self.endangered = frozenset([self.node])
+        return self.trainer.rank is not None
+
+    def inject(self, scene: Scene) -> None:
+        assert self.trainer.rank is not None
+        _damage_stopped(scene, self.node, self.trainer.rank)
+        scene.processes.signal(self.trainer.pid, signal.SIGKILL)
+
+
+class DamageCopy(OnNode):
+    """A node is killed, and one of its holders has corrupt copies of its ranks."""
+
+    kind = "damage_copy"
+    holders = 2
+    holder: str
+
+    def aim(self, scene: Scene) -> bool:
+        if not super().aim(scene):
+            return False
+        holders = [node for node in scene.view.holders.get(self.target, ()) if scene.processes.is_alive(node)]
+        if len(holders) < 2 or not scene.view.trainers.get(self.target):
+            return False  # another holder has to have a good copy
+        self.holder = self.pick_other(holders)
+        self.endangered = frozenset([self.target, self.holder])
+        return True
+
+    @property
+    def described(self) -> str:
+        return f"{self.target}, held by {self.holder}"
+
+    def inject(self, scene: Scene) -> None:
+        for trainer in scene.view.trainers[self.target]:
+            if trainer.rank is not None:
+                _damage_stopped(scene, self.holder, trainer.rank)
+        scene.processes.kill_node(self.target)
+
+    def is_over(self, scene: Scene) -> bool:
+        return self.target not in scene.view.members
+
+
+FAULTS: tuple[type[Fault], ...] = (DamageHome, DamageCopy)

@@ -1,0 +1,77 @@
+"""Nodes that look ill, by the files that their agents read: some die of it, others are sound after all."""
+
+from __future__ import annotations
+
+from deadpool_lab.chaos.faults.fault import Fault, OnNode, Scene
+from deadpool_lab.chaos.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID
+
+_DIES_AFTER_S = 20.0
+_STORM = 50
+_PRESSURE_S = 10.0
+
+
+class DyingNode(OnNode):
+    """Its hardware fails, and it dies of that a little later for good, unless it has left the job by then."""
+
+    kind = "dying_node"
+    weight = 2
+
+    def aim(self, scene: Scene) -> bool:
+        self.lasts_s = _DIES_AFTER_S
+        return super().aim(scene)
+
+    def inject(self, scene: Scene) -> None:
+        assert scene.health is not None
+        if self.intent.again < 0.5:
+            scene.health.count(self.target, UNCORRECTABLE_ERRORS, 1)
+        else:
+            scene.health.log(self.target, XID)
+
+    def end(self, scene: Scene) -> None:
+        if scene.processes.is_alive(self.target):
+            scene.processes.kill_node(self.target)
+
+    def is_over(self, scene: Scene) -> bool:
+        return self.target not in scene.view.members
+
+
+class ErrorStorm(OnNode):
+    """Errors that were corrected, or a link that was down for a moment. Three of them within a dwell time look ill."""
+
+    kind = "error_storm"
+    weight = 4
+
+    def aim(self, scene: Scene) -> bool:
+        found = super().aim(scene)
+        self.endangered = frozenset()
+        return found
+
+    def inject(self, scene: Scene) -> None:
+        assert scene.health is not None
+        if self.intent.again < 0.5:
+            scene.health.count(self.target, CORRECTABLE_ERRORS, _STORM)
+        else:
+            scene.health.count(self.target, LINK_FAILURES, 1)
+
+
+class MemoryPressure(OnNode):
+    """For a while, and then it is over: health that flaps."""
+
+    kind = "memory_pressure"
+    weight = 2
+
+    def aim(self, scene: Scene) -> bool:
+        found = super().aim(scene)
+        self.endangered, self.lasts_s = frozenset(), _PRESSURE_S
+        return found
+
+    def inject(self, scene: Scene) -> None:
+        assert scene.health is not None
+        scene.health.set_pressure(self.target, 50.0)
+
+    def end(self, scene: Scene) -> None:
+        assert scene.health is not None
+        scene.health.set_pressure(self.target, 0.0)
+
+
+FAULTS: tuple[type[Fault], ...] = (DyingNode, ErrorStorm, MemoryPressure)

@@ -1,0 +1,58 @@
+"""Nodes that join, and nodes that are drained."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+from deadpool_lab.chaos.disk import Disk
+from deadpool_lab.chaos.faults.fault import Fault, OnNode, Scene
+from deadpool_lab.chaos.network import Network
+
+_DRAIN = "deadpool.cli.drain"
+
+
+class JoinFault(Fault):
+    """One more spare joins."""
+
+    kind = "join"
+    ends_with = "joined"
+
+    def aim(self, scene: Scene) -> bool:
+        self.target = "a new node"
+        return len(scene.processes.alive()) <= scene.processes.size
+
+    def inject(self, scene: Scene) -> None:
+        self.target = scene.processes.add()
+
+    def is_over(self, scene: Scene) -> bool:
+        """True also if another fault has killed it meanwhile."""
+        return self.target in scene.view.members or not scene.processes.is_alive(self.target)
+
+
+class DrainFault(OnNode):
+    """`deadpool drain`: it hands over its ranks at the end of a step, and leaves."""
+
+    kind = "drain"
+    asking: subprocess.Popen[bytes]
+
+    @classmethod
+    def is_possible(cls, network: Network, disk: Disk) -> bool:
+        return importlib.util.find_spec(_DRAIN) is not None
+
+    def aim(self, scene: Scene) -> bool:
+        return bool(scene.view.spares) and super().aim(scene)
+
+    def inject(self, scene: Scene) -> None:
+        program = [sys.executable, "-m", "deadpool.cli.main"]
+        command = [*program, "drain", str(scene.run_dir.path), "--node", self.target]
+        output = scene.terminal.descriptor if scene.terminal is not None else subprocess.DEVNULL
+        self.asking = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    def is_over(self, scene: Scene) -> bool:
+        """It has left, or the drain was refused because of another fault."""
+        return bool(self.asking.poll()) or self.target not in scene.view.seats
+
+
+FAULTS: tuple[type[Fault], ...] = (JoinFault, DrainFault)

@@ -1,0 +1,158 @@
+"""Injects the planned faults into one job, and waits for each recovery. A fault that takes too long ends the run.
+
+The loop reads the status, ends faults that last for a while, replaces dead nodes, and injects the next fault when its
+moment has come. Decisions are made in `plan.py` (what and when), `fault_budget.py` (how many at once) and
+`injected_fault.py` (recovered or not).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from deadpool.control.launcher import LocalJob
+from deadpool.errors import JobFailed
+from deadpool_lab.chaos.fault_budget import allows
+from deadpool_lab.chaos.faults import FAULTS
+from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.injected_fault import InjectedFault
+from deadpool_lab.chaos.plan import IN_RECOVERY, Intent, Moment
+from deadpool_lab.chaos.status_view import StatusPoller, Tail, newest_phase
+
+_POLL_S = 0.03
+_HEAL_S = 100.0
+"""Time to recover from a fault, on top of how long the fault lasts. It covers the slowest timeouts of the job."""
+_FIRST_STEPS = 3
+
+Tell = Callable[[InjectedFault], None]
+
+
+class NotHealed(JobFailed):
+    """The job did not recover from a fault in time."""
+
+
+@dataclass(slots=True)
+class Runner:
+    job: LocalJob
+    scene: Scene
+    poller: StatusPoller
+    losses_at_once: int
+    deadline: float  # of the whole run, by time.monotonic()
+    tell: Tell  # called for each fault when it is injected, and when the job has recovered
+    until: float | None = None  # no fault comes after that time, by time.monotonic(); None: all of them come
+    injected: list[InjectedFault] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    _tail: Tail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tail = Tail(self.job.run_dir.events)
+
+    def run(self, intents: list[Intent]) -> None:
+        """Injects all of them, and returns when the job has recovered from the last."""
+        self._await(lambda: self.scene.steps.done >= _FIRST_STEPS and self._is_calm(), "the first steps")
+        for intent in intents:
+            if self.until is not None and time.monotonic() > self.until:
+                break
+            self._await_moment(intent)
+            fault = self._await_aim(intent)
+            self._inject(fault)
+        self._await(lambda: not self.open, "recovery from the last faults")
+
+    @property
+    def open(self) -> list[InjectedFault]:
+        return [injected for injected in self.injected if injected.healed_at is None]
+
+    @property
+    def _in_the_way(self) -> list[InjectedFault]:
+        """Open faults that others wait for."""
+        alone = self.scene.timing.one_by_one
+        return [injected for injected in self.open if alone or not injected.fault.in_background]
+
+    def end_all(self) -> None:
+        """Ends all faults that still last: a process that is stopped or cut off could not be told to end."""
+        for injected in self.open:
+            if not injected.ended:
+                injected.end(self.scene, time.time())
+        self.scene.processes.resume_all()
+
+    # --- when, and what to hit ---------------------------------------------------------------------------------------
+
+    def _await_moment(self, intent: Intent) -> None:
+        if intent.moment is Moment.CALM:
+            self._await(self._is_calm, "calm")
+        elif intent.moment in IN_RECOVERY:
+            self._await(lambda: self._has_come(intent.moment) or self._is_calm(), f"{intent.moment.value} or calm")
+        due = time.monotonic() + intent.delay_s
+        self._await(lambda: time.monotonic() >= due, "its time")
+
+    def _has_come(self, moment: Moment) -> bool:
+        hit_at = self.injected[-1].hit_at
+        return any(event["what"] == moment.value and event.get("t", 0.0) > hit_at for event in self.events[-50:])
+
+    def _is_calm(self) -> bool:
+        view = self.scene.view
+        return not self._in_the_way and view.phase == "running" and view.protected
+
+    def _await_aim(self, intent: Intent) -> Fault:
+        """At the latest in a calm moment there is something that the fault may hit."""
+        fault = FAULTS[intent.kind](intent)
+        self._await(lambda: self._can_inject(fault), f"a target for {intent.kind}")
+        return fault
+
+    def _can_inject(self, fault: Fault) -> bool:
+        endangered = (injected.fault.endangered for injected in self._in_the_way)
+        is_aimed = bool(self.scene.view.seats) and fault.aim(self.scene)
+        return is_aimed and allows(endangered, fault.endangered, losses_at_once=self.losses_at_once)
+
+    def _inject(self, fault: Fault) -> None:
+        beside = [injected.number for injected in self.open]
+        during = newest_phase(self.events)
+        injected = InjectedFault.begin(
+            len(self.injected) + 1, fault, self.scene, now=time.time(), during=during, beside=beside
+        )
+        self.injected.append(injected)
+        fault.inject(self.scene)
+        self.tell(injected)
+
+    # --- watching ----------------------------------------------------------------------------------------------------
+
+    def _await(self, ready: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _HEAL_S
+        while True:
+            self._poll()
+            if ready():
+                return
+            if not self.open and time.monotonic() > deadline:
+                raise NotHealed(f"{what} did not come within {_HEAL_S:g} s")
+            time.sleep(_POLL_S)
+
+    def _poll(self) -> None:
+        self.scene.view = self.poller.view
+        self.scene.steps.read_new()
+        self.events += self._tail.new()
+        if self.job.poll() is not None:
+            raise JobFailed(f"the job ended: {self._last_word()}")
+        if time.monotonic() > self.deadline:
+            raise NotHealed("the time limit of the whole run is over")
+        now = time.time()
+        for injected in self.open:
+            self._follow(injected, now)
+        self.scene.processes.replace_dead()
+
+    def _follow(self, injected: InjectedFault, now: float) -> None:
+        if injected.is_to_end(self.scene, now):
+            injected.end(self.scene, now)
+        if injected.has_healed(self.scene):
+            injected.heal(self.events, self.scene.steps, now)
+            self.tell(injected)
+        elif now > injected.hit_at + injected.fault.lasts_s + _HEAL_S:
+            raise NotHealed(
+                f"fault {injected.number}, {injected.fault.kind} on {injected.fault.described}, has not recovered"
+            )
+
+    def _last_word(self) -> str:
+        self.events += self._tail.new()
+        words = [event["reason"] for event in self.events if event["what"] in ("failed", "completed")]
+        return words[-1] if words else "without a reason"

@@ -1,0 +1,1 @@
+"""Commands of the lab. `deadpool` finds them by the entry points in lab/pyproject.toml."""

@@ -1,0 +1,147 @@
+"""`deadpool sim`: run the protocol's cores in a simulated world, seed by seed, under checkers."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deadpool.cli.given_path import check_output, write_output
+
+if TYPE_CHECKING:
+    from deadpool_lab.sim.options import Profile
+    from deadpool_lab.sim.run import Result
+    from deadpool_lab.sim.sweep import Summary
+
+_FEWEST_NODES = 4
+"""One of them is lost, and the others hold its copies."""
+
+
+def sim(
+    seeds: Annotated[int, typer.Option(help="how many seeds to run")] = 200,
+    first: Annotated[int, typer.Option(help="the first seed")] = 0,
+    seed: Annotated[int | None, typer.Option(help="run only this seed")] = None,
+    story: Annotated[bool, typer.Option(help="print every event of every seed")] = False,
+    jobs: Annotated[int, typer.Option(help="processes to use; 0: one per core")] = 0,
+    minutes: Annotated[float, typer.Option(help="stop after so many minutes; 0: no limit")] = 0.0,
+    profile: Annotated[str, typer.Option(help="the mix of faults that seeds draw from")] = "anything",
+    mutations: Annotated[bool, typer.Option(help="break rules one by one, and check that seeds notice it")] = False,
+    nodes: Annotated[int, typer.Option(help="instead: measure a loss in a job of so many nodes")] = 0,
+    nproc_per_node: Annotated[int, typer.Option(help="ranks on each node, with --nodes")] = 8,
+    json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
+) -> None:
+    """Run the real cores in a seeded world full of faults. For each seed that breaks a rule of the protocol it prints
+    one command that replays it, and the exit code is 1."""
+    _check(seeds=(seeds, 1), jobs=(jobs, 0), minutes=(minutes, 0), nproc_per_node=(nproc_per_node, 1))
+    if nodes:
+        _check(nodes=(nodes, _FEWEST_NODES))
+    check_output(json, "json")
+    jobs = jobs or os.cpu_count() or 1
+    if nodes:
+        from deadpool_lab.cli.sim_scale import measure
+
+        measure(nodes, nproc_per_node, json)
+    elif mutations:
+        from deadpool_lab.cli.sim_mutations import catch_all
+
+        catch_all(jobs, json)
+    else:
+        chosen = _profile(profile)
+        if seed is not None or story:
+            chosen_seeds = range(first, first + seeds) if seed is None else [seed]
+            summary, elapsed_s = _print_each(chosen_seeds, chosen)
+        else:
+            summary, elapsed_s = _run(first, seeds, jobs, minutes, chosen)
+        _conclude(summary, elapsed_s, json)
+
+
+def _check(**given: tuple[float, int]) -> None:
+    from deadpool.errors import ConfigError
+
+    for name, (value, least) in given.items():
+        if not least <= value < math.inf:
+            raise ConfigError(f"{name}={value!r} cannot be used: give at least {least}")
+
+
+def _profile(name: str) -> Profile:
+    from deadpool.errors import ConfigError
+    from deadpool_lab.sim.profiles import BY_NAME
+
+    if name not in BY_NAME:
+        raise ConfigError(f"profile={name!r} cannot be used: give one of {', '.join(BY_NAME)}")
+    return BY_NAME[name]
+
+
+def _print_each(seeds: Iterable[int], profile: Profile) -> tuple[Summary, float]:
+    """The options that a seed draws are printed first."""
+    from deadpool_lab.sim.run import run_seed
+    from deadpool_lab.sim.sweep import Summary
+
+    summary, began = Summary(), time.monotonic()
+    for seed in seeds:
+        result = run_seed(seed, story=True, profile=profile)
+        print(f"seed {seed}: {result.options}")
+        print("\n".join(result.story))
+        print(f"seed {seed}: {result.reason}")
+        summary.add(result)
+        _print_violation(result)
+    return summary, time.monotonic() - began
+
+
+def _run(first: int, seeds: int, jobs: int, minutes: float, profile: Profile) -> tuple[Summary, float]:
+    from contextlib import closing
+
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from deadpool_lab.sim.sweep import Summary, sweep
+
+    summary, began = Summary(), time.monotonic()
+    columns = ("seeds", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[found]}"))
+    with (
+        Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), transient=True) as progress,
+        closing(sweep(first, seeds, jobs=jobs, profile=profile)) as batches,
+    ):
+        task = progress.add_task("seeds", total=seeds, found="")
+        for results, cpu_s in batches:
+            summary.cpu_s += cpu_s
+            for result in results:
+                summary.add(result)
+                _print_violation(result)
+            found = f"{summary.faults.total()} faults, {len(summary.violations)} violations"
+            progress.update(task, completed=summary.seeds, found=found)
+            if minutes and time.monotonic() - began > 60 * minutes:
+                break
+    return summary, time.monotonic() - began
+
+
+def _print_violation(result: Result) -> None:
+    if result.violation:
+        print(f"seed {result.seed} FAILED {result.violation}\n  replay: {result.replay}", flush=True)
+
+
+def _conclude(summary: Summary, elapsed_s: float, json: Path | None) -> None:
+    report = summary.report(elapsed_s)
+    for outcome, count in summary.outcomes.most_common():
+        print(f"{count:7} {outcome}")
+    print(
+        f"{summary.seeds} seeds, {len(summary.violations)} violations, {summary.faults.total()} faults "
+        f"({report['faults_per_seed']} per seed), {summary.steps} rank-steps in {elapsed_s:.1f} s: "
+        f"{report['seeds_per_s']} seeds/s, {report['faults_per_s']} faults/s, {report['steps_per_s']} simulated steps/s"
+    )
+    if json is not None:
+        write_output(json, json_format.dumps(report, indent=1))
+    if summary.violations:
+        raise SystemExit(1)

@@ -1,0 +1,38 @@
+"""The faults of the safety phase: one function per kind, one file per family of kinds.
+
+To add a kind, write `def inject(world) -> bool` (it returns False where there was nothing to inject it into), wrap it
+in a `FaultKind`, and put that into the list of its file, or a new file's list into ALL. Seeds then draw it, and the
+command counts it by kind and by the phase of a recovery that it hit.
+"""
+
+from deadpool_lab.sim.faults import (
+    coordinators,
+    departures,
+    health,
+    links,
+    machines,
+    memory,
+    memory_use,
+    protection,
+    sizes,
+    spares,
+    trainers,
+)
+from deadpool_lab.sim.faults.fault import FaultKind, FaultPlan
+
+ALL: tuple[FaultKind, ...] = (
+    *machines.FAULTS,
+    *trainers.FAULTS,
+    *spares.FAULTS,
+    *links.FAULTS,
+    *memory.FAULTS,
+    *coordinators.FAULTS,
+    *departures.FAULTS,
+    *health.FAULTS,
+    *protection.FAULTS,
+    *memory_use.FAULTS,
+    *sizes.FAULTS,
+)
+BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
+
+__all__ = ["ALL", "BY_KIND", "FaultKind", "FaultPlan"]

@@ -1,0 +1,35 @@
+"""Rules of the protocol broken on purpose, to show that the checkers can fail.
+
+docs/protocol.md lists them by number, each with the rule that it breaks.
+"""
+
+from deadpool_lab.sim.mutations import (
+    checkpoint_mutations,
+    coding_mutations,
+    drain_mutations,
+    lease_mutations,
+    protection_mutations,
+    rules,
+    shrink_mutations,
+    takeover_mutations,
+)
+from deadpool_lab.sim.mutations.mutation import Mutation, Patch
+
+ALL: tuple[Mutation, ...] = tuple(
+    sorted(
+        (
+            *rules.MUTATIONS,
+            *takeover_mutations.MUTATIONS,
+            *drain_mutations.MUTATIONS,
+            *checkpoint_mutations.MUTATIONS,
+            *coding_mutations.MUTATIONS,
+            *protection_mutations.MUTATIONS,
+            *lease_mutations.MUTATIONS,
+            *shrink_mutations.MUTATIONS,
+        ),
+        key=lambda mutation: mutation.number,
+    )
+)
+BY_NAME: dict[str, Mutation] = {mutation.name: mutation for mutation in ALL}
+
+__all__ = ["ALL", "BY_NAME", "Mutation", "Patch"]

@@ -1,0 +1,197 @@
+"""Data parallelism as people write it by hand: all ranks have the model, and gradients are averaged somehow."""
+
+from __future__ import annotations
+
+from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.feature import Feature
+
+_GRADIENTS = "[parameter.grad for parameter in model.parameters() if parameter.grad is not None]"
+
+
+def _by_hand(draft: Draft) -> None:
+    draft.traits |= {"by_hand", "whole_model"}
+
+
+def _each(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.reduce.append(
+        block(f"""
+        for gradient in {_GRADIENTS}:
+            dist.all_reduce(gradient)
+            gradient /= world_size
+        """)
+    )
+
+
+def _async_handles(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.reduce.append(
+        block(f"""
+        gradients = {_GRADIENTS}
+        handles = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+        for handle, gradient in zip(handles, gradients):
+            handle.wait()
+            gradient.div_(world_size)
+        """)
+    )
+
+
+def _flat_bucket(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.need("from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors")
+    draft.reduce.append(
+        block(f"""
+        gradients = {_GRADIENTS}
+        bucket = _flatten_dense_tensors(gradients)
+        dist.all_reduce(bucket)
+        bucket /= world_size
+        for gradient, mean in zip(gradients, _unflatten_dense_tensors(bucket, gradients)):
+            gradient.copy_(mean)
+        """)
+    )
+
+
+def _functional(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.need("import torch.distributed._functional_collectives as funcol")
+    draft.reduce.append(
+        block(f"""
+        for gradient in {_GRADIENTS}:
+            gradient.copy_(funcol.all_reduce(gradient, "sum", dist.group.WORLD) / world_size)
+        """)
+    )
+
+
+def _gradient_hooks(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.traits.add("one_backward")
+    draft.wrap.append(
+        block("""
+        started = []
+
+
+        def start_reduction(parameter):
+            started.append((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+
+
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(start_reduction)
+        """)
+    )
+    draft.begin.append("started.clear()")
+    draft.reduce.append(
+        block("""
+        for parameter, work in started:
+            work.wait()
+            parameter.grad /= world_size
+        """)
+    )
+
+
+def _ring(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.helper("""
+        def ring_sum(tensor, rank, world_size):
+            \"\"\"What everybody has goes round once; each adds up what passes by.\"\"\"
+            total, passing = tensor.clone(), tensor
+            for _ in range(world_size - 1):
+                arriving = torch.empty_like(passing)
+                sends = dist.P2POp(dist.isend, passing, (rank + 1) % world_size)
+                receives = dist.P2POp(dist.irecv, arriving, (rank - 1) % world_size)
+                for request in dist.batch_isend_irecv([sends, receives]):
+                    request.wait()
+                total += arriving
+                passing = arriving
+            return total
+    """)
+    draft.reduce.append(
+        block(f"""
+        for gradient in {_GRADIENTS}:
+            gradient.copy_(ring_sum(gradient, rank, world_size) / world_size)
+        """)
+    )
+
+
+def _reduce_and_broadcast(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.reduce.append(
+        block(f"""
+        for gradient in {_GRADIENTS}:
+            dist.reduce(gradient, dst=0)
+            dist.broadcast(gradient, src=0)
+            gradient.mul_(1 / world_size)
+        """)
+    )
+
+
+def _scatter_and_gather(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.reduce.append(
+        block(f"""
+        for gradient in {_GRADIENTS}:
+            padded = torch.zeros(-(-gradient.numel() // world_size) * world_size, dtype=gradient.dtype)
+            padded[: gradient.numel()] = gradient.reshape(-1)
+            shard = torch.empty(padded.numel() // world_size, dtype=gradient.dtype)
+            dist.reduce_scatter_tensor(shard, padded)
+            dist.all_gather_into_tensor(padded, shard / world_size)
+            gradient.copy_(padded[: gradient.numel()].view_as(gradient))
+        """)
+    )
+
+
+def _by_objects(draft: Draft) -> None:
+    _by_hand(draft)
+    draft.helper("""
+        class Share:
+            \"\"\"What a rank gives to the others.\"\"\"
+
+            def __init__(self, rank, gradients):
+                self.rank, self.arrays = rank, [gradient.numpy() for gradient in gradients]
+    """)
+    draft.reduce.append(
+        block(f"""
+        gradients = {_GRADIENTS}
+        shares = [None] * world_size
+        dist.all_gather_object(shares, Share(rank, gradients))
+        for index, gradient in enumerate(gradients):
+            gradient.copy_(torch.from_numpy(sum(share.arrays[index] for share in shares)) / world_size)
+        """)
+    )
+
+
+def _two_levels(draft: Draft) -> None:
+    _by_hand(draft)
+    size = draft.rng.choice(
+        [size for size in range(2, draft.shape.world_size + 1) if draft.shape.world_size % size == 0]
+    )
+    draft.groups.append(
+        block(f"""
+        team, _ = dist.new_subgroups(group_size={size})
+        captains = dist.new_group(list(range(0, world_size, {size})))
+        """)
+    )
+    draft.reduce.append(
+        block(f"""
+        for gradient in {_GRADIENTS}:
+            dist.all_reduce(gradient, group=team)
+            if rank % {size} == 0:
+                dist.all_reduce(gradient, group=captains)
+            dist.broadcast(gradient, src=rank - rank % {size}, group=team)
+            gradient /= world_size
+        """)
+    )
+
+
+BY_HAND = [
+    Feature("all-reduce each gradient", _each, 1.5),
+    Feature("async handles", _async_handles),
+    Feature("flat bucket", _flat_bucket),
+    Feature("functional collectives", _functional),
+    Feature("gradient hooks that start async", _gradient_hooks, 1.5),
+    Feature("ring of isend and irecv", _ring),
+    Feature("reduce and broadcast", _reduce_and_broadcast),
+    Feature("reduce_scatter and all_gather", _scatter_and_gather),
+    Feature("gradients through all_gather_object", _by_objects, 0.7),
+    Feature("two levels of groups", _two_levels),
+]

@@ -1,0 +1,202 @@
+"""Where batches come from, without torchdata: each writes lines that make `x` and `y`."""
+
+from __future__ import annotations
+
+from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.feature import Feature
+
+
+def _torch_draws(draft: Draft) -> None:
+    draft.fetch.append("x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)")
+
+
+def _numpy_draws(draft: Draft) -> None:
+    draft.fetch.append(
+        block("""
+        x = torch.as_tensor(np.random.standard_normal((BATCH, WIDTH)), dtype=torch.get_default_dtype())
+        y = x.roll(1, dims=1) * np.random.random()
+        """)
+    )
+
+
+def _python_draws(draft: Draft) -> None:
+    draft.fetch.append(
+        block("""
+        x = torch.tensor([[random.gauss(0, 1) for _ in range(WIDTH)] for _ in range(BATCH)])
+        y = x.flip(0) * random.choice([0.5, 1.0, 2.0])
+        """)
+    )
+
+
+def _by_step(draft: Draft) -> None:
+    draft.fetch.append(
+        block("""
+        source = torch.Generator().manual_seed(7919 * step.number + rank)
+        x = torch.randn(BATCH, WIDTH, generator=source)
+        y = x.cumsum(1).tanh()
+        """)
+    )
+
+
+def _stream(draft: Draft) -> None:
+    draft.helper("""
+        class Stream:
+            \"\"\"An endless source with a position of its own.\"\"\"
+
+            def __init__(self, rank):
+                self.rank, self.position = rank, 0
+
+            def __next__(self):
+                source = torch.Generator().manual_seed(31 * self.position + self.rank)
+                self.position += 1
+                x = torch.randn(BATCH, WIDTH, generator=source)
+                return x, x.abs().sqrt()
+
+            def state_dict(self):
+                return {"position": self.position}
+
+            def load_state_dict(self, state):
+                self.position = state["position"]
+    """)
+    draft.data.append("stream = Stream(rank)")
+    draft.protect(data="stream")
+    draft.fetch.append("x, y = next(stream)")
+
+
+def _generator_object(draft: Draft) -> None:
+    draft.helper("""
+        class Dice:
+            \"\"\"A generator of the script's own, with a state that can be kept.\"\"\"
+
+            def __init__(self, seed):
+                self.generator = torch.Generator().manual_seed(seed)
+
+            def state_dict(self):
+                return {"generator": self.generator.get_state()}
+
+            def load_state_dict(self, state):
+                self.generator.set_state(state["generator"])
+    """)
+    draft.data.append("dice = Dice(50 + rank)")
+    draft.protect(dice="dice")
+    draft.fetch.append(
+        block("""
+        x = torch.randn(BATCH, WIDTH, generator=dice.generator)
+        y = torch.rand(BATCH, WIDTH, generator=dice.generator)
+        """)
+    )
+
+
+def _numpy_generator(draft: Draft) -> None:
+    draft.helper("""
+        class Source:
+            \"\"\"numpy's new generators, and python's: each with a state that can be kept.\"\"\"
+
+            def __init__(self, seed):
+                self.numpy, self.python = np.random.default_rng(seed), random.Random(seed)
+
+            def state_dict(self):
+                return {"numpy": self.numpy.bit_generator.state, "python": self.python.getstate()}
+
+            def load_state_dict(self, state):
+                self.numpy.bit_generator.state = state["numpy"]
+                self.python.setstate(state["python"])
+    """)
+    draft.data.append("source = Source(70 + rank)")
+    draft.protect(source="source")
+    draft.fetch.append(
+        block("""
+        x = torch.as_tensor(source.numpy.standard_normal((BATCH, WIDTH)), dtype=torch.get_default_dtype())
+        y = x * source.python.uniform(-1, 1)
+        """)
+    )
+
+
+def _prefetch_thread(draft: Draft) -> None:
+    draft.need("import queue", "import threading")
+    draft.helper("""
+        class Prefetcher:
+            \"\"\"A thread makes the next batch meanwhile. What it makes hangs on the step alone.\"\"\"
+
+            def __init__(self, rank):
+                self.rank, self.wanted, self.made = rank, queue.Queue(), queue.Queue()
+                threading.Thread(target=self.work, daemon=True).start()
+                self.ordered = None
+
+            def work(self):
+                while True:
+                    number = self.wanted.get()
+                    source = torch.Generator().manual_seed(104729 * number + self.rank)
+                    self.made.put((number, torch.randn(2, BATCH, WIDTH, generator=source)))
+
+            def get(self, number):
+                if self.ordered != number:
+                    self.wanted.put(number)
+                self.wanted.put(number + 1)
+                self.ordered = number + 1
+                while True:
+                    made, batch = self.made.get(timeout=20)
+                    if made == number:
+                        return batch[0], batch[1]
+    """)
+    draft.data.append("prefetcher = Prefetcher(rank)")
+    draft.traits.add("one_fetch_per_step")
+    draft.fetch.append("x, y = prefetcher.get(step.number)")
+
+
+def _relative_file(draft: Draft) -> None:
+    numbers = [round(draft.rng.uniform(-1, 1), 4) for _ in range(64)]
+    draft.files["numbers.txt"] = "\n".join(map(str, numbers)) + "\n"
+    draft.opening.append("os.chdir(os.path.dirname(os.path.abspath(__file__)))")
+    draft.data.append('numbers = torch.tensor([float(line) for line in open("numbers.txt")])')
+    draft.fetch.append(
+        block("""
+        offsets = torch.randint(len(numbers) - WIDTH, (BATCH,))
+        x = torch.stack([numbers[offset : offset + WIDTH] for offset in offsets])
+        y = torch.stack([numbers[offset + 1 : offset + 1 + WIDTH] for offset in offsets])
+        """)
+    )
+
+
+def _processes(draft: Draft) -> None:
+    draft.need("import multiprocessing")
+    draft.helper("""
+        def make_batch(number):
+            \"\"\"In a process of its own.\"\"\"
+            return [[((number * 31 + row * 7 + column) % 13) / 13 for column in range(WIDTH)] for row in range(BATCH)]
+    """)
+    draft.data.append('workers = multiprocessing.get_context("fork").Pool(1)')
+    draft.fetch.append(
+        block("""
+        x = torch.tensor(workers.apply(make_batch, (step.number + 100 * rank,)))
+        y = x.flip(1)
+        """)
+    )
+    draft.after.append("workers.terminate()")
+
+
+def _fresh_loader(draft: Draft) -> None:
+    """torch's own loader, made anew for each batch: it draws a seed from torch's generator each time."""
+    draft.need("from torch.utils.data import DataLoader, Subset, TensorDataset")
+    draft.data.append("table = TensorDataset(torch.randn(64, WIDTH), torch.randn(64, WIDTH))")
+    draft.fetch.append(
+        block("""
+        chosen = Subset(table, [(step.number * BATCH + index * 5 + rank) % 64 for index in range(2 * BATCH)])
+        x, y = next(iter(DataLoader(chosen, batch_size=BATCH, shuffle=True)))
+        """)
+    )
+
+
+DATA = [
+    Feature("a fresh DataLoader for each batch", _fresh_loader),
+    Feature("batches from torch's RNG", _torch_draws, 1.5),
+    Feature("batches from numpy's RNG", _numpy_draws),
+    Feature("batches from python's RNG", _python_draws),
+    Feature("batches by step number", _by_step),
+    Feature("a stream with a position", _stream),
+    Feature("a torch.Generator of its own", _generator_object, 1.5),
+    Feature("numpy's and python's generators", _numpy_generator),
+    Feature("a prefetch thread", _prefetch_thread),
+    Feature("a relative file and chdir", _relative_file),
+    Feature("multiprocessing", _processes, 0.7),
+]

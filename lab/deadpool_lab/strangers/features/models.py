@@ -1,0 +1,289 @@
+"""Models: all take (BATCH, WIDTH) and give as much, in one piece; layouts put them on ranks."""
+
+from __future__ import annotations
+
+from deadpool_lab.strangers.draft import Draft
+from deadpool_lab.strangers.feature import Feature
+
+
+def _whole(draft: Draft) -> bool:
+    return "whole_model" in draft.traits
+
+
+def _plain_whole(draft: Draft) -> bool:
+    """Neither sharded, nor averaged under the eyes of DDP."""
+    return _whole(draft) and not draft.traits & {"sharded", "ddp"}
+
+
+def _mlp(draft: Draft) -> None:
+    depth = draft.rng.choice([1, 2, 3])
+    activation = draft.rng.choice(["GELU", "ReLU", "SiLU", "Tanh"])
+    layers = ", ".join([f"nn.Linear(WIDTH, WIDTH), nn.{activation}()"] * depth)
+    draft.model.append(f"model = nn.Sequential({layers}, nn.Linear(WIDTH, WIDTH))")
+
+
+def _dropout(draft: Draft) -> None:
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(0.2), nn.Linear(2 * WIDTH, WIDTH))"
+    )
+
+
+def _batch_norm(draft: Draft) -> None:
+    draft.traits.add("batch_norm")
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))"
+    )
+
+
+def _sync_batch_norm_like(draft: Draft) -> None:
+    """Statistics of all ranks, averaged in the forward pass."""
+    draft.traits.add("batch_norm")
+    draft.helper("""
+        class Whiten(nn.Module):
+            \"\"\"Running statistics that all ranks share: a collective in the middle of the forward pass.\"\"\"
+
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(WIDTH))
+                self.register_buffer("mean", torch.zeros(WIDTH))
+                self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+            def forward(self, x):
+                if self.training:
+                    mean = x.detach().mean(0).to(self.mean.dtype)
+                    dist.all_reduce(mean)
+                    self.mean.lerp_(mean / dist.get_world_size(), 0.1)
+                    self.seen += 1
+                return (x - self.mean) * self.scale
+    """)
+    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Whiten(), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
+
+
+def _tied(draft: Draft) -> None:
+    draft.helper("""
+        class Tied(nn.Module):
+            \"\"\"The way out has the weights of the way in.\"\"\"
+
+            def __init__(self):
+                super().__init__()
+                self.encode = nn.Linear(WIDTH, WIDTH)
+                self.norm = nn.LayerNorm(WIDTH)
+                self.decode = nn.Linear(WIDTH, WIDTH, bias=False)
+                self.decode.weight = self.encode.weight
+
+            def forward(self, x):
+                return self.decode(self.norm(self.encode(x).relu()))
+    """)
+    draft.model.append("model = Tied()")
+
+
+def _frozen(draft: Draft) -> None:
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))\n"
+        "model[0].requires_grad_(False)"
+    )
+    draft.traits.add("frozen")
+
+
+def _lora(draft: Draft) -> None:
+    draft.traits |= {"frozen", "matrices_only"}
+    draft.helper("""
+        class LoRA(nn.Module):
+            \"\"\"A frozen layer and a small addition that learns.\"\"\"
+
+            def __init__(self, base, rank):
+                super().__init__()
+                self.base = base.requires_grad_(False)
+                self.a = nn.Parameter(torch.randn(base.in_features, rank) / rank)
+                self.b = nn.Parameter(torch.zeros(rank, base.out_features))
+
+            def forward(self, x):
+                return self.base(x) + x @ self.a @ self.b
+    """)
+    draft.model.append(
+        "model = nn.Sequential(LoRA(nn.Linear(WIDTH, WIDTH), 2), nn.GELU(), LoRA(nn.Linear(WIDTH, WIDTH), 2))"
+    )
+
+
+def _checkpointed(draft: Draft) -> None:
+    draft.need("from torch.utils.checkpoint import checkpoint")
+    draft.helper("""
+        class Recomputed(nn.Module):
+            \"\"\"Activations, and the dropout in them, are computed again in the backward pass.\"\"\"
+
+            def __init__(self, *layers):
+                super().__init__()
+                self.layers = nn.Sequential(*layers)
+
+            def forward(self, x):
+                return checkpoint(self.layers, x, use_reentrant=False)
+    """)
+    draft.model.append(
+        "block = Recomputed(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.1))\n"
+        "model = nn.Sequential(block, nn.Linear(WIDTH, WIDTH))"
+    )
+
+
+def _attention(draft: Draft) -> None:
+    draft.helper("""
+        class Attend(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.LayerNorm(WIDTH)
+                self.attention = nn.MultiheadAttention(WIDTH, 2, dropout=0.1, batch_first=True)
+
+            def forward(self, x):
+                seen = self.norm(x).unsqueeze(0)
+                return x + self.attention(seen, seen, seen, need_weights=False)[0].squeeze(0)
+    """)
+    draft.model.append("model = nn.Sequential(Attend(), nn.Linear(WIDTH, WIDTH), Attend())")
+
+
+def _embedding(draft: Draft) -> None:
+    draft.helper("""
+        class Tokens(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table = nn.Embedding(17, WIDTH)
+                self.mix = nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+            def forward(self, x):
+                return self.mix(self.table((x.abs() * 7).long() % 17))[0][:, -1]
+    """)
+    draft.model.append("model = nn.Sequential(Tokens(), nn.Linear(WIDTH, WIDTH))")
+
+
+def _convolution(draft: Draft) -> None:
+    draft.helper("""
+        class Convolve(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Sequential(nn.Conv1d(1, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU())
+                self.outer = nn.Linear(4 * WIDTH, WIDTH)
+
+            def forward(self, x):
+                return self.outer(self.inner(x.unsqueeze(1)).flatten(1))
+    """)
+    draft.traits.add("batch_norm")
+    draft.model.append("model = Convolve()")
+
+
+def _growing(draft: Draft) -> None:
+    draft.traits.add("growing_buffer")
+    draft.helper("""
+        class Remember(nn.Module):
+            \"\"\"Keeps a line of every few batches, and adds their mean.\"\"\"
+
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("memory", torch.zeros(1, WIDTH))
+                self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+                self.gain = nn.Parameter(torch.tensor(0.1))
+
+            def forward(self, x):
+                if self.training:
+                    self.calls += 1
+                    if self.calls % 3 == 0:
+                        self.memory = torch.cat([self.memory, x.detach().float().mean(0, keepdim=True)])
+                return x + self.gain * self.memory.mean(0)
+    """)
+    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Remember(), nn.Linear(WIDTH, WIDTH))")
+
+
+def _lazy(draft: Draft) -> None:
+    draft.model.append(
+        "model = nn.Sequential(nn.LazyLinear(WIDTH), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(WIDTH))\n"
+        "model(torch.zeros(2, WIDTH))  # a dry forward makes the parameters"
+    )
+    draft.traits.add("batch_norm")
+
+
+def _unused(draft: Draft) -> None:
+    draft.helper("""
+        class Branches(nn.Module):
+            \"\"\"Each batch takes one of two ways.\"\"\"
+
+            def __init__(self):
+                super().__init__()
+                self.ways = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2)])
+                self.register_buffer("turn", torch.zeros((), dtype=torch.long))
+
+            def forward(self, x):
+                self.turn += 1
+                return self.ways[int(self.turn) % 2](x)
+    """)
+    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), Branches())")
+
+
+def _compiled(draft: Draft) -> None:
+    backend = draft.rng.choice(["eager", "aot_eager"])
+    draft.traits.add("compiled")
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))\n"
+        f'model.compile(backend="{backend}")'
+    )
+
+
+def _spectral(draft: Draft) -> None:
+    """Buffers that every forward pass changes."""
+    draft.need("from torch.nn.utils.parametrizations import spectral_norm, weight_norm")
+    draft.traits.add("parametrized")
+    draft.model.append(
+        "model = nn.Sequential(spectral_norm(nn.Linear(WIDTH, WIDTH)), nn.Tanh(), weight_norm(nn.Linear(WIDTH, WIDTH)))"
+    )
+
+
+def _unsaved(draft: Draft) -> None:
+    draft.helper("""
+        class Drift(nn.Module):
+            \"\"\"A buffer that no state_dict shows, and a state of its own that one does.\"\"\"
+
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("drift", torch.zeros(WIDTH), persistent=False)
+                self.calls = 0
+
+            def forward(self, x):
+                if self.training:
+                    self.calls += 1
+                    self.drift = self.drift * 0.9 + x.detach().mean(0).to(self.drift.dtype) / self.calls
+                return x - self.drift
+
+            def get_extra_state(self):
+                return {"calls": self.calls}
+
+            def set_extra_state(self, state):
+                self.calls = state["calls"]
+    """)
+    draft.digested.append("[buffer for buffer in model.buffers()]")
+    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Drift(), nn.ReLU(), nn.Linear(WIDTH, WIDTH))")
+
+
+def _noisy(draft: Draft) -> None:
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.RReLU(), nn.AlphaDropout(0.1), nn.Linear(WIDTH, WIDTH))"
+    )
+
+
+MODELS = [
+    Feature("spectral and weight norm", _spectral, 1.0, _plain_whole),
+    Feature("buffers that are not saved", _unsaved, 1.0, _plain_whole),
+    Feature("RReLU and alpha dropout", _noisy, 0.7, _whole),
+    Feature("MLP", _mlp, 2.0, _whole),
+    Feature("dropout", _dropout, 1.5, _whole),
+    Feature("batch norm", _batch_norm, 1.5, lambda draft: _whole(draft) and "low_precision" not in draft.traits),
+    Feature("statistics of all ranks", _sync_batch_norm_like, 1.0, _plain_whole),
+    Feature("tied weights", _tied, 1.0, lambda draft: _whole(draft) and "sharded" not in draft.traits),
+    Feature("frozen layer", _frozen, 1.0, lambda draft: _whole(draft) and "zero" not in draft.traits),
+    Feature("LoRA", _lora, 1.0, lambda draft: _plain_whole(draft) or "ddp" in draft.traits),
+    Feature("activation checkpointing", _checkpointed, 1.5, _whole),
+    Feature("attention", _attention, 1.0, _whole),
+    Feature("embedding and GRU", _embedding, 1.0, lambda draft: _whole(draft) and "sharded" not in draft.traits),
+    Feature("convolution", _convolution, 1.0, lambda draft: _whole(draft) and "low_precision" not in draft.traits),
+    Feature("growing buffer", _growing, 1.5, lambda draft: _plain_whole(draft)),
+    Feature("lazy modules", _lazy, 1.0, lambda draft: _whole(draft) and "low_precision" not in draft.traits),
+    Feature(
+        "unused parameters", _unused, 1.0, lambda draft: "unused_parameters" in draft.traits or _plain_whole(draft)
+    ),
+    Feature("torch.compile", _compiled, 0.5, lambda draft: _whole(draft) and "one_backward" not in draft.traits),
+]

@@ -1,0 +1,160 @@
+"""State in attributes: of torch's modules, of modules and optimizers that the script has made."""
+
+from __future__ import annotations
+
+from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.kind import Kind
+
+_OWN_MODEL = frozenset({"own_model"})
+
+
+def _dropout_rate(draft: Draft) -> None:
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(0.3), nn.Linear(2 * WIDTH, WIDTH))"
+    )
+    draft.begin.append("if step.number == 3:\n    model[2].p = 0.0")
+
+
+def _norm_momentum(draft: Draft) -> None:
+    draft.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))"
+    )
+    draft.begin.append("if step.number == 3:\n    model[1].momentum = 0.01")
+
+
+def _optimizer_state(draft: Draft) -> None:
+    draft.helper("""
+        class Warmed(torch.optim.Optimizer):
+            \"\"\"Counts its steps itself, and takes longer ones at first.\"\"\"
+
+            def __init__(self, parameters):
+                super().__init__(parameters, {"lr": 0.1})
+                self.count = 0
+
+            @torch.no_grad()
+            def step(self, closure=None):
+                self.count += 1
+                for group in self.param_groups:
+                    for parameter in group["params"]:
+                        parameter.sub_(parameter.grad, alpha=group["lr"] / self.count)
+
+            def state_dict(self):
+                return {**super().state_dict(), "count": self.count}
+
+            def load_state_dict(self, state):
+                self.count = state["count"]
+                super().load_state_dict({name: value for name, value in state.items() if name != "count"})
+    """)
+    draft.optimizers.append("optimizer = Warmed(model.parameters())")
+    draft.protect(optimizer="optimizer")
+    draft.update = ["optimizer.step()"]
+    draft.zero = ["optimizer.zero_grad()"]
+
+
+def _module_state(draft: Draft) -> None:
+    draft.helper("""
+        class Fading(nn.Module):
+            \"\"\"Its count is in its state_dict, but no buffer.\"\"\"
+
+            def __init__(self):
+                super().__init__()
+                self.count = 0
+
+            def forward(self, x):
+                if self.training:
+                    self.count += 1
+                return x * (1 + 1 / (1 + self.count))
+
+            def _save_to_state_dict(self, destination, prefix, keep_vars):
+                super()._save_to_state_dict(destination, prefix, keep_vars)
+                destination[prefix + "count"] = torch.tensor(self.count)
+
+            def _load_from_state_dict(self, state_dict, prefix, *rest):
+                self.count = int(state_dict.pop(prefix + "count"))
+                super()._load_from_state_dict(state_dict, prefix, *rest)
+    """)
+    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Fading(), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
+
+
+def _environment(draft: Draft) -> None:
+    """Its generators and its memory are the script's own objects, and it says what they hold."""
+    draft.need("from collections import deque")
+    draft.helper("""
+        class Corridor:
+            \"\"\"An environment with a memory of what was seen.\"\"\"
+
+            def __init__(self, seed):
+                self.noise, self.choice = np.random.Generator(np.random.PCG64(seed)), random.Random(seed)
+                self.place, self.seen = 0.0, deque(maxlen=12)
+
+            def play(self):
+                for _ in range(BATCH):
+                    self.place = 0.9 * self.place + self.noise.standard_normal()
+                    self.seen.append((self.place, self.choice.random()))
+                rows = [self.choice.choice(self.seen) for _ in range(BATCH)]
+                x = torch.tensor([[place * (1 + column) for column in range(WIDTH)] for place, _ in rows]).sin()
+                return x, torch.tensor([[reward] * WIDTH for _, reward in rows])
+
+            def state_dict(self):
+                generators = {"noise": self.noise.bit_generator.state, "choice": self.choice.getstate()}
+                return {**generators, "place": self.place, "seen": list(self.seen)}
+
+            def load_state_dict(self, state):
+                self.noise.bit_generator.state = state["noise"]
+                self.choice.setstate(state["choice"])
+                self.place, self.seen = state["place"], deque(state["seen"], maxlen=12)
+    """)
+    draft.data.append("corridor = Corridor(90 + rank)")
+    draft.protect(corridor="corridor")
+    draft.fetch.append("x, y = corridor.play()")
+
+
+def _in_backward(draft: Draft) -> None:
+    draft.optimizers.append(
+        block("""
+        optimizers = {parameter: torch.optim.AdamW([parameter], lr=0.01) for parameter in model.parameters()}
+
+
+        def update(parameter):
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
+
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(update)
+        """)
+    )
+    draft.spread = '{f"optimizer_{index}": each for index, each in enumerate(optimizers.values())}'
+    draft.digested.append("[each.state_dict() for each in optimizers.values()]")
+
+
+ATTRIBUTES = [
+    Kind(name="dropoutp", about="dropout.p changed in step 3", write=_dropout_rate, brings=_OWN_MODEL),
+    Kind(name="bnmomentum", about="BatchNorm's momentum changed in step 3", write=_norm_momentum, brings=_OWN_MODEL),
+    Kind(
+        name="optattr",
+        about="an own Optimizer with a count in its state_dict",
+        write=_optimizer_state,
+        brings=frozenset({"own_optimizer"}),
+    ),
+    Kind(
+        name="modstate",
+        about="a module that saves an attribute by _save_to_state_dict",
+        write=_module_state,
+        brings=_OWN_MODEL,
+    ),
+    Kind(
+        name="rl",
+        about="an environment with numpy's PCG64, random.Random and a deque",
+        write=_environment,
+        brings=frozenset({"own_data"}),
+    ),
+    Kind(
+        name="inbackward",
+        about="an optimizer for each parameter, stepped in the backward pass",
+        write=_in_backward,
+        brings=frozenset({"own_reduce", "own_optimizer"}),
+    ),
+]

@@ -1,0 +1,104 @@
+"""Runs a training script as a job of real processes on this machine, and reads its events and results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deadpool.config import JobConfig
+from deadpool.control.fork_client import SharedForkServer
+from deadpool.control.launcher import LocalJob, running
+from deadpool.control.run_dir import RunDir
+from deadpool.demo.results import Results
+from deadpool.errors import JobFailed
+from deadpool.events import read_events
+from deadpool.story import Recovery, recoveries
+
+_POLL_S = 0.1  # shorter polling would take CPU time from the job
+LIMIT_S = 300.0
+"""A limit bounds only a run that fails: it is far longer than a slow and busy machine needs."""
+
+
+@dataclass
+class Trial:
+    """One job. Its script gets `--out` and `script_arguments`; events and results are in `folder`."""
+
+    config: JobConfig
+    script_arguments: list[str]
+    folder: Path
+    script: Path
+    deadline_s: float = 2 * LIMIT_S
+    environment: dict[str, str] = field(default_factory=dict)
+    fork_server: SharedForkServer | None = None
+    job: LocalJob = field(init=False)
+
+    def __post_init__(self) -> None:
+        script = [str(self.script), "--out", str(self.out), *self.script_arguments]
+        run_dir = RunDir.create(self.folder / "run")
+        self.job = LocalJob(
+            self.config, run_dir, script, quiet=True, environment=self.environment, fork_server=self.fork_server
+        )
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+    def results(self) -> Results:
+        return Results.read(self.out)
+
+    def recoveries(self) -> list[Recovery]:
+        return recoveries(self.events())
+
+    def events(self) -> list[dict[str, Any]]:
+        return read_events(self.job.run_dir.events)
+
+    def run(self, during: Callable[[Trial], None] | None = None) -> Results:
+        """Runs the job to its end; `during` acts on the running job. If the job fails, JobFailed contains the end of
+        its console."""
+        with running(self.job):
+            if during is not None:
+                during(self)
+            code = self.job.wait(self.deadline_s)
+        if code:
+            raise JobFailed(f"the job ended with code {code}:\n{self._last_lines()}")
+        self._require_no_false_alarm()
+        return self.results()
+
+    def _require_no_false_alarm(self) -> None:
+        """The results of these scripts are compared bit for bit, so none of them may be called inexact."""
+        for event in self.events():
+            if event["what"] == "inexact_script":
+                raise JobFailed(f"a script that is exact was called inexact: {event['found']}")
+
+    def console(self) -> str:
+        path = self.job.run_dir.path / "console.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _last_lines(self) -> str:
+        """Without the table of timeouts, which every coordinator and standby prints, perhaps last of all."""
+        lines = [line for line in self.console().splitlines() if not line.startswith("[deadpool] timeout:")]
+        return "\n".join(lines[-40:])
+
+    # --- waiting, always bounded -------------------------------------------------------------------------------------
+
+    def await_step(self, step: int, timeout_s: float = LIMIT_S) -> None:
+        """Waits until every rank has completed `step`."""
+        self.await_true(lambda: self.results().newest_step() >= step, f"step {step}", timeout_s)
+
+    def await_event(self, what: str, count: int = 1, timeout_s: float = LIMIT_S) -> None:
+        self.await_true(lambda: sum(e["what"] == what for e in self.events()) >= count, f"event {what}", timeout_s)
+
+    def await_true(self, ready: Callable[[], bool], what: str, timeout_s: float = LIMIT_S) -> None:
+        """If the job has ended, it is asked once more: what came right before the end has come."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if self.job.poll() is not None:
+                if ready():
+                    break
+                raise JobFailed(f"the job ended while waiting for {what}:\n{self._last_lines()}")
+            if time.monotonic() > deadline:
+                raise JobFailed(f"{what} did not come within {timeout_s:g} s:\n{self._last_lines()}")
+            time.sleep(_POLL_S)
