@@ -1,5 +1,5 @@
-"""Holds which room may import which, where torch may be imported, and which names are public. Rooms of the lab bear its
-name: `lab.sim`."""
+"""Holds which room may import which, where torch may be imported, and which names are public. Rooms of the lab
+begin with `lab.`"""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("protocol", "trainer.current", "demo", "lab.workload"),
     },
     "lab.strangers": {
+        "protocol.causes",
         *("config", "control", "environment", "errors", "child_processes", "fork_loop", "trainer.current"),
         *("demo", "lab.workload", "lab.chaos"),
     },
