@@ -24,8 +24,8 @@ from typing import Any
 
 from output import give_out
 
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.demo.results import Results
 from deadpool_lab.workload.harness import SCRIPT, WorkloadTrial
 

@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
-from deadpool.control.job_rpc import ask
+from deadpool.config.job_config import JobConfig
+from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results, differences
 from deadpool.errors import DeadPoolError
 from deadpool_lab.chaos import gated

@@ -20,10 +20,10 @@ from typing import Any
 import coded
 from output import give_out
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
-from deadpool.control.job_rpc import ask
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.launch.temporary_folder import temporary_folder
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool_lab.workload.harness import WorkloadTrial
 
 SCHEMES = ("copies=1", "copies=2", "rs(4,1)", "rs(8,2)")

@@ -27,8 +27,8 @@ import psutil
 from output import give_out
 
 from deadpool.control.event_loop import raise_file_limit
-from deadpool.control.run_dir import RunDir
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.errors import ConfigError
 
 HEARTBEATS_S = 15.0

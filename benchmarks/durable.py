@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import StepTimes
 from deadpool_lab.workload.harness import WorkloadTrial
 

@@ -27,18 +27,18 @@ import numpy as np
 from msgspec.structs import replace
 from output import give_out
 
-from deadpool.environment import SECRET_VARIABLE
+from deadpool.config.environment import SECRET_VARIABLE
 from deadpool.protocol.coding import CodingGroup, parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import PIECE_BYTES, Extent, Geometry, Seal
-from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import compute_piece_digests, region, write_seal
 from deadpool.snapshot.erasure.block_source import BlockSource
 from deadpool.snapshot.erasure.coders import Coder, NumpyCoder, chosen_coder
 from deadpool.snapshot.erasure.contribution import Contribution
 from deadpool.snapshot.erasure.galois import coefficient
 from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
-from deadpool.snapshot.slot import compute_piece_digests, region, write_seal
 from deadpool.snapshot.transfer import (
     ContributeRequest,
     Found,

@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from deadpool.control.event_loop import serve
-from deadpool.control.run_dir import RunDir
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     Copies,

@@ -22,8 +22,8 @@ from typing import Any
 from output import give_out
 from slow_step import DOING
 
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool_lab.workload.harness import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("slow_step.py")

@@ -37,8 +37,8 @@ from typing import Any
 from output import give_out
 from pairs import interval_95, neighbour_ratios
 
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.demo.comparison import NodeKill, kill_in_mid_step
 from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed

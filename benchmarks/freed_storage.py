@@ -3,7 +3,7 @@
     python benchmarks/freed_storage.py 2 8 24
 
 It needs torch only. A state of so many GB (bf16 parameters, fp32 master weights and two moments, 4 Mi elements each) is
-treated as snapshot/freed_state.py does. Printed are the median and the worst of five runs in seconds; `added` is
+treated as snapshot/state/freed_state.py does. Printed are the median and the worst of five runs in seconds; `added` is
 allocating and loading, less loading into a state that was kept.
 """
 

@@ -21,7 +21,7 @@ from torch import nn
 from deadpool.journal import Jsonl, Run
 from deadpool.journal.step_values import StepValues, finished
 from deadpool.journal.undelivered import Undelivered
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 class Companion:

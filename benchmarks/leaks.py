@@ -22,8 +22,8 @@ import psutil
 from output import give_out
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.demo.results import differences
 from deadpool_lab.chaos.status_view import Tail
 from deadpool_lab.workload.harness import WorkloadTrial

@@ -36,9 +36,9 @@ from typing import Any
 
 from output import give_out
 
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
-from deadpool.metrics.job_fold import JobFold
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
+from deadpool.views.metrics.job_fold import JobFold
 from deadpool_lab.workload.harness import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("lost_coordinator_script.py")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.demo.results import Results, StepTimes
 from deadpool_lab.workload.harness import WorkloadTrial
 

@@ -18,8 +18,8 @@ import psutil
 from pairs import interval_95, neighbour_ratios
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.errors import DeadPoolError, JobFailed
 from deadpool_lab.workload.harness import WorkloadTrial
 

@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.child_processes import end_with_parent
-from deadpool.config import JobConfig
-from deadpool.control.job_rpc import ask
-from deadpool.control.launcher import LocalJob
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.launch.launcher import LocalJob
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.demo.results import Results, differences
 from deadpool.errors import ConfigError, DeadPoolError
-from deadpool.events import read_events
+from deadpool.events.event import read_events
+from deadpool.host.child_processes import end_with_parent
 from deadpool_lab.strangers.references import run_torchrun
 
 PACE = {"DEADPOOL_CHAOS_PACE_S": "0.15"}

@@ -3,8 +3,8 @@
     python benchmarks/progressive.py --device cuda --json out/progressive.json
 
 One rank trains a GPT of --parameters in bf16 with fp32 master weights and moments, whose steps take --length times as
-long as a plain copy of the whole state to the host. The same capture as in a trainer (trainer/capture.py) takes a
-snapshot every --every steps, without agents:
+long as a plain copy of the whole state to the host. The same capture as in a trainer (trainer/capture/capture.py)
+takes a snapshot every --every steps, without agents:
 
     waits       the optimizer waits for the copy on the device
     given-up    the overhead budget of 0.1 % decides: the copy is given up where the optimizer would wait for longer
@@ -36,13 +36,13 @@ from solo_model import Marks, Solo, measure, size_for
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import SlotRef
 from deadpool.protocol.trainer_core import Capture
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.copying import make_lane
-from deadpool.snapshot.cuda import runtime
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.budget import Budget
-from deadpool.trainer.capture import Capturer
-from deadpool.trainer.capture_tasks import CaptureTarget
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.copying.copying import make_lane
+from deadpool.snapshot.copying.cuda import runtime
+from deadpool.snapshot.state.state import ProtectedState
+from deadpool.trainer.capture.budget import Budget
+from deadpool.trainer.capture.capture import Capturer
+from deadpool.trainer.capture.capture_tasks import CaptureTarget
 
 SLOTS = 2
 BUDGET = 0.001

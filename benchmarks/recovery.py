@@ -30,9 +30,9 @@ from typing import Any
 
 from output import give_out
 
-from deadpool.config import JobConfig
-from deadpool.control.run_dir import RunDir
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.demo.comparison import NodeKill, kill_in_mid_step
 from deadpool.demo.results import Results, differences
 from deadpool_lab.workload.harness import WorkloadTrial

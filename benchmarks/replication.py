@@ -26,11 +26,11 @@ import numpy as np
 from output import give_out
 from plain_sockets import STREAMS, receive_all, send_all
 
-from deadpool.environment import SECRET_VARIABLE, TLS_VARIABLE
+from deadpool.config.environment import SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.slot import region, seal_slot
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import region, seal_slot
 from deadpool.snapshot.transfer import PushRequest, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
 from deadpool.wire.tls import OFF

@@ -31,13 +31,13 @@ from output import give_out
 from restore_processes import CAPTURED, FETCHED
 from torch import Tensor, nn
 
-from deadpool.environment import SECRET_VARIABLE
+from deadpool.config.environment import SECRET_VARIABLE
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.snapshot.arena import Segment, available_bytes
-from deadpool.snapshot.progress import Progress
-from deadpool.snapshot.slot import region
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.registration import Registrar
+from deadpool.snapshot.arena.arena import Segment, available_bytes
+from deadpool.snapshot.arena.progress import Progress
+from deadpool.snapshot.arena.slot import region
+from deadpool.snapshot.state.state import ProtectedState
+from deadpool.trainer.capture.registration import Registrar
 from deadpool_lab.workload.master_weights import MasterAdamW
 
 SIZES_GB = (0.1, 0.5, 2.0, 8.0)
@@ -93,7 +93,8 @@ class Trainer:
         self.finish()
 
     def restore_while(self, arrives: Callable[[], bool]) -> int:
-        """Restores like trainer/early_load.py while the snapshot arrives. Returns how many bytes were loaded early."""
+        """Restores like trainer/recovery/early_load.py while the snapshot arrives. Returns how many bytes
+        were loaded early."""
         slot = self.arena.slot(FETCHED)
         progress, record = Progress(slot), region(slot, self.geometry, self.extent, "record")
         before, restoring = progress.read("record").attempt, None

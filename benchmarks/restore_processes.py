@@ -21,9 +21,9 @@ from plain_sockets import STREAMS, receive_all, send_all
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.progress import Arrived, Progress
-from deadpool.snapshot.slot import region, seal_slot, write_seal
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.progress import Arrived, Progress
+from deadpool.snapshot.arena.slot import region, seal_slot, write_seal
 from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
 

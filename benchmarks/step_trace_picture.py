@@ -16,7 +16,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from deadpool.picture.svg import Canvas, text_px
+from deadpool.views.picture.svg import Canvas, text_px
 
 WIDTH, LEFT, RIGHT = 860.0, 250.0, 70.0
 TOP, GROUP, ROW, BAR, COPY = 76.0, 26.0, 34.0, 15.0, 5.0

@@ -17,8 +17,8 @@ from typing import Any
 from output import give_out
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.temporary_folder import temporary_folder
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool_lab.workload.harness import WorkloadTrial
 
 LAYOUTS = ("ddp", "hsdp", "zero1", "fsdp2")

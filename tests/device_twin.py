@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from waiting import LIMIT_S
 
-from deadpool.snapshot.copy_stats import CaptureCost
-from deadpool.snapshot.lanes import HostBatch, HostLane
+from deadpool.snapshot.copying.copy_stats import CaptureCost
+from deadpool.snapshot.copying.lanes import HostBatch, HostLane
 
 
 class TwinMark:

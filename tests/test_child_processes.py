@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from deadpool.child_processes import end_with_parent, interrupts_held
+from deadpool.host.child_processes import end_with_parent, interrupts_held
 
 INTERRUPTS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -62,7 +62,7 @@ def test_it_waits_where_another_thread_takes_it(handler, sig):
 
 INTERRUPTED_IN_A_HOOK = """
 import os, signal, subprocess, threading
-from deadpool.child_processes import end_with_parent, interrupts_held
+from deadpool.host.child_processes import end_with_parent, interrupts_held
 
 due, taken = threading.Event(), threading.Event()
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from deadpool.config import JobConfig, resolve
-from deadpool.config_values import parse_cpus
+from deadpool.config.job_config import JobConfig, resolve
+from deadpool.config.timeouts import table
+from deadpool.config.values import parse_cpus
 from deadpool.errors import ConfigError
-from deadpool.timeouts import table
 
 
 def test_flags_beat_environment_beats_file_beats_defaults(tmp_path):

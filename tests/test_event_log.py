@@ -10,9 +10,9 @@ import pytest
 from small_disk import small_disk
 from waiting import wait_until
 
-from deadpool import event_log
-from deadpool.event_log import EventLog
-from deadpool.events import read_events
+from deadpool.events import log as event_log
+from deadpool.events.event import read_events
+from deadpool.events.log import EventLog
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import deadpool
-from deadpool.control.event_text import ConsoleLines, console_line
-from deadpool.event_types import BY_NAME, COMMON_FIELDS, GROUPS
-from deadpool.event_types.document import document
+from deadpool.control.coordinator.event_text import ConsoleLines, console_line
+from deadpool.events.types import BY_NAME, COMMON_FIELDS, GROUPS
+from deadpool.events.types.document import document
 
 SOURCE = Path(deadpool.__file__).parent
 REPOSITORY = SOURCE.parent.parent
@@ -152,7 +152,7 @@ def test_fields_in_transcripts_have_types():
 
 def test_document_is_current():
     text = (REPOSITORY / "docs" / "events.md").read_text(encoding="utf-8")
-    assert text == document(), "renew it: python -m deadpool.event_types > docs/events.md"
+    assert text == document(), "renew it: python -m deadpool.events.types > docs/events.md"
 
 
 def test_names_are_used_once():

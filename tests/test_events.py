@@ -4,9 +4,9 @@ from contextlib import closing
 
 import pytest
 
-from deadpool.event_log import EventLog
-from deadpool.events import Event, causes, read_events, story
-from deadpool.story import PHASES, recoveries
+from deadpool.events.event import Event, causes, read_events, story
+from deadpool.events.log import EventLog
+from deadpool.events.story import PHASES, recoveries
 
 
 def test_record_leaves_out_what_is_empty_and_keeps_its_own_time():

@@ -1,7 +1,7 @@
 """Nothing that comes from a socket can carry code: no module of ours can read a format that does.
 
 torch's own object collectives pickle what scripts give them; their bytes pass through here unread
-(backend/recorded_collectives.py).
+(backend/rehearsing/recorded_collectives.py).
 """
 
 from __future__ import annotations

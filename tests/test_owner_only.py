@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
-from deadpool.control.run_dir import RunDir
-from deadpool.event_log import EventLog
-from deadpool.owner_only import make_private_folder, open_private
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.events.log import EventLog
+from deadpool.host.owner_only import make_private_folder, open_private
 from deadpool.protocol.topology import Address
 
 

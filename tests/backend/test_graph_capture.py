@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from deadpool.backend import graph_capture, torch_versions, world
+from deadpool.backend import torch_versions, world
+from deadpool.backend.nccl import graph_capture
 from deadpool.errors import Inexact
 
 

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from deadpool.backend.groups import Groups
 from deadpool.errors import ConfigError
 from deadpool.trainer.adapters.fsdp2 import param_groups
-from deadpool.trainer.gradient_sync import GradientSync
+from deadpool.trainer.shares.gradient_sync import GradientSync
 
 pytestmark = pytest.mark.e2e
 

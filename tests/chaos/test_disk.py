@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from deadpool_lab.chaos.disk import open_disk
+from deadpool_lab.chaos.surroundings.disk import open_disk
 
 disk = open_disk()
 if disk.cannot_fail:

@@ -13,7 +13,7 @@ import itertools
 import socket
 import sys
 import threading
-from deadpool_lab.chaos.network import HUB, Namespaces
+from deadpool_lab.chaos.surroundings.network import HUB, Namespaces
 
 network = Namespaces()
 try:

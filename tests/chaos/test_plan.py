@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from deadpool_lab.chaos.disk import LoopDisk, SharedDisk
 from deadpool_lab.chaos.fault_budget import BURST, allows
 from deadpool_lab.chaos.faults import FAULTS, possible
-from deadpool_lab.chaos.network import Loopback, Namespaces
 from deadpool_lab.chaos.plan import IN_RECOVERY, Moment, draw, full_disk
+from deadpool_lab.chaos.surroundings.disk import LoopDisk, SharedDisk
+from deadpool_lab.chaos.surroundings.network import Loopback, Namespaces
 
 SHARED = SharedDisk("that needs root")
 KINDS = ["a", "b", "b", "c"]

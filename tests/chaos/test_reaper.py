@@ -10,7 +10,7 @@ import sys
 import psutil
 from waiting import LIMIT_S, wait_until
 
-from deadpool_lab.chaos.reaper import guarded, left_behind
+from deadpool_lab.chaos.surroundings.reaper import guarded, left_behind
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -27,7 +27,7 @@ def test_what_is_left_is_found_and_ended():
 
 RUNNER = """
 import os, signal, subprocess, sys
-from deadpool_lab.chaos.reaper import guarded
+from deadpool_lab.chaos.surroundings.reaper import guarded
 with guarded():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     os.kill(child.pid, signal.SIGSTOP)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from deadpool_lab.chaos.terminal import Terminal
+from deadpool_lab.chaos.surroundings.terminal import Terminal
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from command import COMMAND, alive
 from waiting import LIMIT_S, wait_until
 
 from deadpool.cli.job_client import ask
-from deadpool.control.machine_lease import MachineLease
-from deadpool.control.run_dir import RunDir
-from deadpool.events import read_events
+from deadpool.control.agent.machine_lease import MachineLease
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.events.event import read_events
 from deadpool_lab.workload.jitter import pause
 
 SCRIPT = Path(__file__).with_name("endings_script.py")
@@ -100,7 +100,7 @@ class EndingJob:
             case "agent":
                 return self._agent()
             case "fork-server":
-                return self._children("deadpool.trainer.fork_server")[0]
+                return self._children("deadpool.trainer.process.fork_server")[0]
             case "node's-fork-server":
                 return psutil.Process(self._at_gate(self.phase).ppid())
         assert what == "trainer", what

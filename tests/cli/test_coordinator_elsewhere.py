@@ -10,8 +10,8 @@ from command import WAITING_SCRIPT, deadpool, started
 from ports import reserved_ports
 from waiting import LIMIT_S, wait_until
 
-from deadpool.control.run_dir import RunDir
-from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
+from deadpool.control.launch.run_dir import RunDir
 
 
 @pytest.mark.parametrize("tls", ["off", "ephemeral"])

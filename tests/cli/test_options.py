@@ -9,9 +9,9 @@ import pytest
 import typer.main
 
 from deadpool.cli.main import app
-from deadpool.config import SETTINGS, JobConfig, resolve, resolve_agent, settings_for
-from deadpool.control.coordinator_processes import CoordinatorProcesses
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import SETTINGS, JobConfig, resolve, resolve_agent, settings_for
+from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 
 

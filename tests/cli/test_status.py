@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.cli.status import _print, _size
-from deadpool.control.status import describe
+from deadpool.cli.show.status import _print, _size
+from deadpool.control.coordinator.status import describe
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.coordinator.stragglers import Straggler
+from deadpool.protocol.coordinator.membership.stragglers import Straggler
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Join, Settings

@@ -15,7 +15,7 @@ from command import COMMAND, WAITING_SCRIPT, started
 from waiting import LIMIT_S, wait_until
 
 import deadpool
-from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.errors import VersionMismatch
 from deadpool.snapshot.transfer import TransferServer
 from deadpool.wire.credentials import Credentials

@@ -9,8 +9,8 @@ from typing import Any
 from command import COMMAND, WAITING_SCRIPT, started
 from waiting import wait_until
 
-from deadpool.control.run_dir import RunDir
-from deadpool.events import read_events
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.events.event import read_events
 
 
 def refusals(run_dir: RunDir) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 from waiting import LIMIT_S, wait_until
 
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 USER, USER_ID = "alice", 4711

@@ -18,12 +18,12 @@ from typing import Any
 from slurm_config import ClusterShape
 from slurm_testbed import SlurmTestbed
 
-from deadpool.child_processes import join_network
-from deadpool.control.job_rpc import ask
-from deadpool.control.run_dir import RunDir
+from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.demo.results import Results, differences
 from deadpool.errors import DeadPoolError
-from deadpool.events import read_events
+from deadpool.events.event import read_events
+from deadpool.host.child_processes import join_network
 from deadpool_lab.workload.harness import SCRIPT
 
 HOME = "/home/alice"

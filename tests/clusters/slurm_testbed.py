@@ -22,7 +22,7 @@ from pathlib import Path
 from slurm_config import ClusterShape
 from slurm_inside import remove_empty_cgroups
 
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = Path(__file__).with_name("slurm_inside.py")

@@ -14,7 +14,7 @@ import psutil
 from machines import ROOT, Site, end
 from waiting import LIMIT_S, wait_until
 
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 
 WORKLOAD = str(ROOT / "lab/deadpool_lab/workload/train.py")
 SMALL = ("--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1")

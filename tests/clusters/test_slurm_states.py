@@ -14,7 +14,7 @@ from slurm_faults import Faults
 from slurm_job import SlurmJob, slurm_testbed
 from slurm_testbed import ROOT, why_not
 
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 
 pytestmark = [
     pytest.mark.e2e,

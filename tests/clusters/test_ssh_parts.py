@@ -12,8 +12,8 @@ import pytest
 from ssh_job import plan_after_loss
 
 from deadpool import __version__
-from deadpool.cli.coordinator import founds
-from deadpool.cli.ssh import forwarded
+from deadpool.cli.engines.ssh import forwarded
+from deadpool.cli.start.coordinator import founds
 from deadpool.clusters.ssh import outcome as outcome_module
 from deadpool.clusters.ssh.connection import SshClient
 from deadpool.clusters.ssh.daemon import Daemon
@@ -23,11 +23,11 @@ from deadpool.clusters.ssh.lines import decode_marked, encode_marked
 from deadpool.clusters.ssh.outcome import Outcome
 from deadpool.clusters.ssh.preflight import Checked, findings
 from deadpool.clusters.ssh.settings import settle
-from deadpool.config import JobConfig
-from deadpool.control.folder_lock import lock_folder
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.folder_lock import lock_folder
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 from deadpool.protocol.topology import Address
 
 

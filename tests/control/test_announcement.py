@@ -9,9 +9,9 @@ import threading
 import pytest
 from waiting import wait_until_async
 
-from deadpool.control import announcement
-from deadpool.control.announcement import Announcement
-from deadpool.control.run_dir import RunDir
+from deadpool.control.coordinator import announcement
+from deadpool.control.coordinator.announcement import Announcement
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.protocol.topology import Address
 
 NAME = "deadpool-announcement"

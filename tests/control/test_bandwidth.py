@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from deadpool.control.bandwidth import bandwidth
-from deadpool.control.event_text import console_line
+from deadpool.control.coordinator.bandwidth import bandwidth
+from deadpool.control.coordinator.event_text import console_line
 
 
 def test_rates_of_all_nodes_that_sent_are_told():

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from deadpool.control import coded_copies
-from deadpool.control.coded_copies import CodedCopies
-from deadpool.events import Event
+from deadpool.control.agent import coded_copies
+from deadpool.control.agent.coded_copies import CodedCopies
+from deadpool.events.event import Event
 from deadpool.protocol.coding import CodingGroup, parity_layout
 from deadpool.protocol.effects import ParityTarget
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import SlotRef
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.erasure.coders import IsalCoder, choose, libraries
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.wire.credentials import read_credentials

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from waiting import wait_until
 
-from deadpool.control import coded_copies
-from deadpool.control.coded_copies import CodedCopies
+from deadpool.control.agent import coded_copies
+from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import SlotRef
 from deadpool.protocol.seal import Extent, Geometry, Seal
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.slot import compute_piece_digests
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import compute_piece_digests
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.wire.credentials import read_credentials
 

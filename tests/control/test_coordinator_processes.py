@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.config import JobConfig
-from deadpool.control import coordinator_processes
-from deadpool.control.coordinator_processes import CoordinatorProcesses
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch import coordinator_processes
+from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.protocol.topology import Address
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deadpool.control import fault_injection as module
-from deadpool.control.fault_injection import NodeInjections
-from deadpool.protocol.agent.trainers import NodeTrainers, TrainerState
+from deadpool.control.agent import fault_injection as module
+from deadpool.control.agent.fault_injection import NodeInjections
+from deadpool.protocol.agent.trainers.trainers import NodeTrainers, TrainerState
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Holder, Injected, Injection, SlotRef

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deadpool.control.fault_rpc import InjectionRpc
-from deadpool.fault_orders import parse_order
+from deadpool.config.fault_orders import parse_order
+from deadpool.control.coordinator.fault_rpc import InjectionRpc
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.identity import Generation

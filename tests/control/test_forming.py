@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.control import forming
-from deadpool.control.forming import Forming
-from deadpool.control.run_dir import RunDir
+from deadpool.control.launch import forming
+from deadpool.control.launch.forming import Forming
+from deadpool.control.launch.run_dir import RunDir
 
 
 def say(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:

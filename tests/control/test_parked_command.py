@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until, wait_until_async
 
-from deadpool.control import parked_command
-from deadpool.control.parked_command import ParkedCommand
-from deadpool.control.parked_keeper import NICENESS, _children, _children_by_parent
+from deadpool.control.trainers import parked_command
+from deadpool.control.trainers.parked_command import ParkedCommand
+from deadpool.control.trainers.parked_keeper import NICENESS, _children, _children_by_parent
 from deadpool.protocol.inputs import ParkedWorkEnded
 
 COMMANDS = {
@@ -166,7 +166,7 @@ def test_it_does_not_outlive_an_agent_that_is_killed(tmp_path: Path) -> None:
     program = f"""
 import asyncio
 from pathlib import Path
-from deadpool.control.parked_command import ParkedCommand
+from deadpool.control.trainers.parked_command import ParkedCommand
 async def main():
     command = ParkedCommand("setsid sleep 603 & echo began; sleep 603", Path({str(tmp_path / "log")!r}), {{}}, print)
     command.start(1)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from deadpool.control import peer_probe
-from deadpool.control.peer_probe import unreachable
+from deadpool.control.agent import peer_probe
+from deadpool.control.agent.peer_probe import unreachable
 from deadpool.protocol.messages import Peer
 from deadpool.protocol.topology import Address
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from waiting import wait_until
 
-from deadpool.control.process_activity import ActivityWatcher
+from deadpool.control.trainers.process_activity import ActivityWatcher
 from deadpool.protocol.inputs import Activity
 
 SAMPLE_S = 0.4

@@ -10,14 +10,15 @@ import socket
 
 import pytest
 
-from deadpool.cli.coordinator import _lock
-from deadpool.config import JobConfig
-from deadpool.control import folder_lock, machine_lease
-from deadpool.control.folder_lock import lock_folder
-from deadpool.control.run_dir import KEPT_FOLDER, RunDir
-from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
+from deadpool.cli.start.coordinator import _lock
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
+from deadpool.config.job_config import JobConfig
+from deadpool.control.agent import machine_lease
+from deadpool.control.launch import folder_lock
+from deadpool.control.launch.folder_lock import lock_folder
+from deadpool.control.launch.run_dir import KEPT_FOLDER, RunDir
 from deadpool.errors import ConfigError
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 from deadpool.protocol.topology import Address
 
 ADDRESS = Address(host="127.0.0.1", port=7)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from small_disk import small_disk
 
-from deadpool.control import trainer_log
-from deadpool.control.log_search import excerpt, holders
-from deadpool.control.trainer_log import KEPT_FAULTS, KEPT_FILES, TrainerLog
+from deadpool.control.launch.log_search import excerpt, holders
+from deadpool.control.trainers import log as trainer_log
+from deadpool.control.trainers.log import KEPT_FAULTS, KEPT_FILES, TrainerLog
 from deadpool.errors import ConfigError
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from deadpool.control import unsent_reports
-from deadpool.control.standby_watch import StandbyWatch
-from deadpool.control.storage_watch import StorageWatch
-from deadpool.control.unsent_reports import UnsentReports
-from deadpool.event_log import Trouble
+from deadpool.control.agent import unsent_reports
+from deadpool.control.agent.unsent_reports import UnsentReports
+from deadpool.control.coordinator.standby_watch import StandbyWatch
+from deadpool.control.coordinator.storage_watch import StorageWatch
+from deadpool.events.log import Trouble
 from deadpool.protocol.messages import Report
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials

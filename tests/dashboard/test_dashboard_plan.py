@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dashboard_records import T0, fault, node_name, progress, start
 
-from deadpool.dashboard.history import History
-from deadpool.dashboard.plan import _plan
-from deadpool.dashboard.view import Job, Losses, view
+from deadpool.views.dashboard.history import History
+from deadpool.views.dashboard.plan import _plan
+from deadpool.views.dashboard.view import Job, Losses, view
 
 SEATS = [node_name(index) for index in range(4)]
 RUNNING = [*start(4, 1, per_rack=2), *progress(0, 100)]

@@ -16,12 +16,12 @@ import pytest
 from dashboard_records import SEATS_OF_SMALL_RUN, T0, small_run, status
 from waiting import LIMIT_S
 
-from deadpool.dashboard.access_token import access_token
-from deadpool.dashboard.feed import Feed
-from deadpool.dashboard.report import page_with
-from deadpool.dashboard.run_files import RunFiles
-from deadpool.dashboard.server import ASSETS, DashboardServer, asset
 from deadpool.errors import ConfigError
+from deadpool.views.dashboard.access_token import access_token
+from deadpool.views.dashboard.feed import Feed
+from deadpool.views.dashboard.report import page_with
+from deadpool.views.dashboard.run_files import RunFiles
+from deadpool.views.dashboard.server import ASSETS, DashboardServer, asset
 
 aiohttp = pytest.importorskip("aiohttp")
 TOKEN = access_token(b"secret of a job")
@@ -215,7 +215,7 @@ def test_command_keeps_the_token_out_of_its_output(tmp_path):
 
 
 def test_port_that_is_taken_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("deadpool.dashboard.server._PORT_WAIT_S", 0.0)
+    monkeypatch.setattr("deadpool.views.dashboard.server._PORT_WAIT_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 

@@ -14,9 +14,9 @@ from deadpool.durable.tasks import FinishTask
 from deadpool.durable.writer import finish
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.slot import seal_slot
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import seal_slot
+from deadpool.snapshot.state.state import ProtectedState
 
 RANKS = (0, 1)
 RECORDING = b"\x01what collectives gave"

@@ -23,9 +23,9 @@ from deadpool.durable.reading import as_checkpoint, faults_of, load_rank, newest
 from deadpool.durable.store import DirectoryStore
 from deadpool.durable.writer import finish
 from deadpool.errors import CopySpoilt, StateError
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.module_state import capture_module
-from deadpool.snapshot.slot import region
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import region
+from deadpool.snapshot.state.module_state import capture_module
 
 
 @pytest.fixture

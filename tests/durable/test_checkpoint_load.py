@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from checkpoint_maker import name_of, write_whole
 
-from deadpool.control.checkpoint_files import Load
+from deadpool.control.agent.checkpoint_files import Load
 from deadpool.durable.pieces import data_path, part_path, record_path
 from deadpool.durable.store import DirectoryStore
 from deadpool.protocol.effects import FetchCopy
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import Fetched, FetchFailed
 from deadpool.protocol.messages import Copy, Fetch, SlotRef
-from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.arena.arena import Segment
 
 
 def load(where: Path, copy: Copy) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from checkpoint_maker import RANKS, RECORDING, MadeRank, finish_task, name_of
 
-from deadpool.control.checkpoint_writers import CheckpointWriters
+from deadpool.control.agent.checkpoint_writers import CheckpointWriters
 from deadpool.durable.manifest import complete_ones
 from deadpool.durable.store import DirectoryStore
 from deadpool.durable.tasks import PartTask, StagedCopy

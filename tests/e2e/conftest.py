@@ -8,8 +8,8 @@ import pytest
 from stage import EVERY_STEP, Stage, run_unprotected
 from unprotected import start_forkserver
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results, differences
 
 TIMEOUT_S = 1200

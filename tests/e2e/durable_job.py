@@ -14,8 +14,8 @@ from stage import EVERY_STEP
 from torch.distributed.checkpoint import FileSystemReader
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.durable.manifest import Manifest, complete_ones
 from deadpool.durable.store import open_store
 from deadpool_lab.workload.harness import WorkloadTrial

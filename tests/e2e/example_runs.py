@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 from deadpool_lab.workload.harness import LIMIT_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

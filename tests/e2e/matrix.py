@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tour import Injection, Itinerary, Tour
 
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results, differences
 
 MOMENTS = ("first", "forward", "backward", "reduce", "clip", "optimizer", "between", "capture", "wire", "recovered")

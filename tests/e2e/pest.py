@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from deadpool.control.launcher import LocalJob
+from deadpool.control.launch.launcher import LocalJob
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.transfer.frames import Kind, pack_frame

@@ -20,8 +20,8 @@ import sizes
 from unprotected import run_ranks
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results
 from deadpool_lab.workload.harness import LIMIT_S, SCRIPT, WorkloadTrial
 from deadpool_lab.workload.jitter import pause

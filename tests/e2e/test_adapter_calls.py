@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
 
 SCRIPT = Path(__file__).with_name("adapter_script.py")

@@ -14,8 +14,8 @@ from stage import EVERY_STEP, SCENE, Stage, run_script_unprotected, workload
 from test_layouts import MATRIX, STATEFUL
 from waiting import LIMIT_S
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import differences
 from deadpool.errors import JobFailed
 

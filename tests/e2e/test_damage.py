@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.snapshot.slot import HEADER_BYTES, read_seal
+from deadpool.snapshot.arena.slot import HEADER_BYTES, read_seal
 
 
 def damage_copies(agent: int, rank: int, behind_bytes: int = 0) -> list[int]:

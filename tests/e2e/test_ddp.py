@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import differences
 
 SCRIPT = Path(__file__).with_name("ddp_script.py")

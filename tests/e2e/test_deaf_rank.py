@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
 
 SCRIPT = Path(__file__).with_name("deaf_script.py")

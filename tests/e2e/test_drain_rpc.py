@@ -10,7 +10,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
 from deadpool.errors import ConfigError
 from deadpool_lab.workload.harness import LIMIT_S

@@ -14,7 +14,7 @@ from durable_job import DurableJob, await_some_checkpoint, manifests
 from typer.testing import CliRunner
 
 from deadpool.cli.main import app
-from deadpool.control.launcher import running
+from deadpool.control.launch.launcher import running
 from deadpool_lab.workload.harness import LIMIT_S
 
 SMALL = {"nodes": 1, "holders": 0}

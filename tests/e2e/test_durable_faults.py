@@ -14,7 +14,7 @@ import pytest
 from durable_job import DurableJob, await_some_checkpoint, manifests
 from small_disk import small_disk
 
-from deadpool.control.launcher import running
+from deadpool.control.launch.launcher import running
 from deadpool.errors import JobFailed
 
 ROUNDS = int(os.environ.get("DURABLE_ROUNDS", "20"))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torchrun import torchrun
 
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 from deadpool_lab.workload.harness import LIMIT_S
 
 ROOT = Path(__file__).parents[2]

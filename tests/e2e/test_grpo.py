@@ -9,8 +9,8 @@ from framework_run import faults_after_audit, run_audited
 from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
 from deadpool_lab.workload.harness import LIMIT_S

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stage import EVERY_STEP, Stage
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 
 HANG_S = 20.0  # far longer than a step takes, also on a machine that is slow and busy
 UNWIND_S = 20.0

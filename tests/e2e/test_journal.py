@@ -12,7 +12,7 @@ from stage import EVERY_STEP, Stage
 from unprotected import run_ranks
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.errors import JobFailed
 
 SCRIPT = Path(__file__).with_name("journal_script.py")

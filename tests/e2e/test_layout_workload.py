@@ -11,7 +11,7 @@ import torch.distributed as dist
 from stage import STEPS, workload
 from torchrun import torchrun
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.gpt import Size
 from deadpool.demo.results import Results, differences
 from deadpool.errors import ConfigError

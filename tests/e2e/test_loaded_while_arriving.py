@@ -8,7 +8,7 @@ import pytest
 from stage import EVERY_STEP, Stage, run_script_unprotected
 from test_damage import damage_copies
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
 
 SCRIPT = Path(__file__).with_name("heavy_script.py")

@@ -9,8 +9,8 @@ import pytest
 from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results, differences
 
 SCRIPT = Path(__file__).with_name("loader_script.py")

@@ -7,7 +7,7 @@ from framework_run import AUDITED_STEPS, faults_after_audit, run_audited
 from megatron_cells import FAULTS, LAYOUTS, SCRIPT, STEPS
 from stage import EVERY_STEP, Stage, run_script_unprotected
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 from stage import EVERY_STEP, Stage
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool_lab.workload.harness import JobFailed
 
 SENTENCE = "all nodes of a job need the same torch"

@@ -14,7 +14,7 @@ import pytest
 from stage import EVERY_STEP, Stage
 from torchrun import torchrun
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 
 SCRIPT = Path(__file__).with_name("state_script.py")
 ONLY_OURS = ("DEADPOOL_", "E2E_", "PYTEST_", "CUDA_DEVICE_MAX_COPY_CONNECTIONS")

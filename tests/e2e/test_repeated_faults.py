@@ -6,7 +6,7 @@ import pytest
 from test_damage import damage_copies
 
 from deadpool.errors import JobFailed
-from deadpool.snapshot.salvage_reader import read_folder
+from deadpool.snapshot.record.salvage_reader import read_folder
 
 
 def test_node_whose_trainer_dies_again_is_quarantined(make_stage, play):

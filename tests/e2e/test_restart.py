@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stage import EVERY_STEP, Stage
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool_lab.workload.harness import LIMIT_S
 
 

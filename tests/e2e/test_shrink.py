@@ -14,8 +14,8 @@ import pytest
 from stage import EVERY_STEP, Stage
 from unprotected import run_ranks
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 
 SCRIPT = Path(__file__).with_name("shares_script.py")
 STEPS = 24

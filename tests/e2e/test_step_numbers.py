@@ -14,7 +14,7 @@ from typing import Any
 
 from stage import ENDED, EVERY_STEP, STEPS, Stage, workload
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.durable.manifest import Manifest, complete_ones
 from deadpool.durable.store import open_store
 from deadpool_lab.workload.harness import LIMIT_S

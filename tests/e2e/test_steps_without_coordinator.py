@@ -11,7 +11,7 @@ import pytest
 from stage import EVERY_STEP, NOISE, SMALL, Stage, run_script_unprotected
 from waiting import wait_until
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import Results, differences
 from deadpool_lab.workload.harness import SCRIPT
 

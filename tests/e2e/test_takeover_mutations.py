@@ -11,9 +11,9 @@ import psutil
 import pytest
 from waiting import wait_until
 
-from deadpool.dashboard.history import History
-from deadpool.dashboard.interruptions import interruptions
 from deadpool.errors import JobFailed
+from deadpool.views.dashboard.history import History
+from deadpool.views.dashboard.interruptions import interruptions
 
 
 def kill_coordinator(stage) -> int:

@@ -9,7 +9,7 @@ from framework_run import WHILE_SENT, faults_after_audit, run_audited, run_frame
 from stage import run_script_unprotected
 from torchrun import torchrun
 
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results, differences
 from deadpool.errors import JobFailed
 from deadpool_lab.workload.harness import LIMIT_S

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from stage import Stage
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.errors import JobFailed
 
 SCRIPT = Path(__file__).with_name("wrapped_script.py")

@@ -16,8 +16,8 @@ from stage import EVERY_STEP
 from unprotected import run_ranks
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.config.job_config import JobConfig
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results
 from deadpool_lab.chaos import gated
 from deadpool_lab.chaos.gated import GATE_EVERY

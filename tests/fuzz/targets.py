@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from deadpool.control.rendezvous import RendezvousServer, _request
+from deadpool.control.agent.rendezvous import RendezvousServer, _request
 from deadpool.errors import WireError
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
@@ -30,9 +30,9 @@ from deadpool.protocol.messages import (
     Report,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.snapshot.arena.piece_digests import PieceDigests
+from deadpool.snapshot.arena.seal_bytes import pack_seal
 from deadpool.snapshot.erasure.contribution import Contribution
-from deadpool.snapshot.piece_digests import PieceDigests
-from deadpool.snapshot.seal_bytes import pack_seal
 from deadpool.snapshot.transfer.frames import (
     BODY_LIMIT_BYTES,
     CHUNK_BYTES,

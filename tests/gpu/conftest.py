@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.control.trainers.fork_client import SharedForkServer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 

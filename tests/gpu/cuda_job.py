@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.cuda import runtime
-from deadpool.snapshot.slot_copy import SlotCopy
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.copying.cuda import runtime
+from deadpool.snapshot.copying.slot_copy import SlotCopy
+from deadpool.snapshot.state.state import ProtectedState
 
 DEVICE = "cuda"
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from cuda_job import OPTIMIZERS, CudaJob, RegisteredSlot, registered_slot
 
-from deadpool.snapshot import copying, cuda, cuda_lane
-from deadpool.snapshot.progress import Arrived, Progress
-from deadpool.snapshot.slot import clear_seal, read_seal
+from deadpool.snapshot.arena.progress import Arrived, Progress
+from deadpool.snapshot.arena.slot import clear_seal, read_seal
+from deadpool.snapshot.copying import copying, cuda, cuda_lane
 
 pytestmark = pytest.mark.gpu
 
@@ -75,7 +75,7 @@ def test_rollback_and_takeover_continue_to_the_bit(kind):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_loaded_while_it_arrives_also_from_a_second_attempt(kind, monkeypatch):
     """The first attempt brings garbage and is loaded all the same; half of the second one comes before the end."""
-    monkeypatch.setattr("deadpool.snapshot.slot_load.PORTION_BYTES", 1 << 20)
+    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.PORTION_BYTES", 1 << 20)
     job = CudaJob(kind)
     job.train(3)
     with registered_slot(job.state) as slot:

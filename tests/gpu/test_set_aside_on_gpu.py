@@ -11,11 +11,11 @@ from cuda_job import OPTIMIZERS, CudaJob, registered_slot
 from test_capture import no_synchronisation
 
 from deadpool.errors import DeviceError
-from deadpool.snapshot import cuda_lane
-from deadpool.snapshot.copy_stats import CopyStats
-from deadpool.snapshot.copying import make_lane
-from deadpool.snapshot.cuda_aside import Aside
-from deadpool.snapshot.slot_copy import SlotCopy
+from deadpool.snapshot.copying import cuda_lane
+from deadpool.snapshot.copying.copy_stats import CopyStats
+from deadpool.snapshot.copying.copying import make_lane
+from deadpool.snapshot.copying.cuda_aside import Aside
+from deadpool.snapshot.copying.slot_copy import SlotCopy
 
 pytestmark = pytest.mark.gpu
 

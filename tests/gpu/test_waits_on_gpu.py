@@ -9,7 +9,7 @@ import pytest
 from stage import EVERY_STEP, Stage
 
 from deadpool.backend.torch_versions import ProcessGroupNCCL2
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 
 pytestmark = [
     pytest.mark.gpu,

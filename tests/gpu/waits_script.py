@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import deadpool
-from deadpool.trainer import device_meter
+from deadpool.trainer.capture import device_meter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from small_job import inputs_of, make_model, make_parser, note_step, reduce_over

@@ -13,13 +13,19 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from deadpool.control import health_watch
-from deadpool.control.health_watch import HealthWatch
-from deadpool.health.kernel_log import KernelLog, classify
-from deadpool.health.sampling import NodeSampler, Totals
+from deadpool.control.trainers import health_watch
+from deadpool.control.trainers.health_watch import HealthWatch
+from deadpool.host.health.kernel_log import KernelLog, classify
+from deadpool.host.health.sampling import NodeSampler, Totals
 from deadpool.protocol import health
 from deadpool.protocol.health import HealthSample
-from deadpool_lab.chaos.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID, HealthFiles
+from deadpool_lab.chaos.surroundings.health_files import (
+    CORRECTABLE_ERRORS,
+    LINK_FAILURES,
+    UNCORRECTABLE_ERRORS,
+    XID,
+    HealthFiles,
+)
 
 STAND_IN = Path(__file__).parent.parent / "clusters" / "doctor" / "fake_nvml.c"
 
@@ -231,8 +237,8 @@ def library(tmp_path_factory):
 
 LOOK = """
 import json
-from deadpool.health.gpus import open_gpus
-from deadpool.health.sampling import GpuSampler
+from deadpool.host.health.gpus import open_gpus
+from deadpool.host.health.sampling import GpuSampler
 gpus = open_gpus()
 if gpus is None:
     print(json.dumps(None))

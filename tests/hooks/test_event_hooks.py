@@ -13,13 +13,13 @@ import pytest
 from http_receiver import Receiver
 from waiting import LIMIT_S, wait_until
 
-from deadpool.event_types import BY_NAME
-from deadpool.hook_rules import ON_EVENT, WEBHOOK, parse_rule
-from deadpool.hooks import event_hooks
-from deadpool.hooks.command import Command
-from deadpool.hooks.event_hooks import EventHooks, Hook
-from deadpool.hooks.rate_limit import AT_MOST, WITHIN_S, RateLimit
-from deadpool.hooks.webhook import Webhook
+from deadpool.config.hook_rules import ON_EVENT, WEBHOOK, parse_rule
+from deadpool.control.hooks import event_hooks
+from deadpool.control.hooks.command import Command
+from deadpool.control.hooks.event_hooks import EventHooks, Hook
+from deadpool.control.hooks.rate_limit import AT_MOST, WITHIN_S, RateLimit
+from deadpool.control.hooks.webhook import Webhook
+from deadpool.events.types import BY_NAME
 
 NO_SPARE = {"t": 5.0, "what": "no_spare", "cause": "fault-1", "generation": "1.2", "reason": "no spare is left"}
 

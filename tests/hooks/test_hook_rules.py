@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.config import JobConfig
+from deadpool.config.hook_rules import ON_EVENT, WEBHOOK, parse_rule
+from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
-from deadpool.hook_rules import ON_EVENT, WEBHOOK, parse_rule
 
 GO = {"t": 1.0, "what": "go", "generation": "1.2"}
 

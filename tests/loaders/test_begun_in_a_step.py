@@ -12,7 +12,7 @@ import torch
 from test_held_iterator import LOADERS, PER_EPOCH
 
 from deadpool.errors import NotInPlace
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 StatefulDataLoader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 

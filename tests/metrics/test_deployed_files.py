@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.metrics.catalog import OF_AGENT, OF_COORDINATOR
+from deadpool.views.metrics.catalog import OF_AGENT, OF_COORDINATOR
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS, DASHBOARD = DEPLOY / "prometheus", DEPLOY / "grafana" / "deadpool.json"

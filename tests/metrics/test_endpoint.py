@@ -16,14 +16,14 @@ from records import progress, recovery, start
 from small_disk import small_disk
 from waiting import wait_until
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
-from deadpool.event_log import EventLog
-from deadpool.metrics.catalog import OF_AGENT, OF_COORDINATOR
-from deadpool.metrics.document import document
-from deadpool.metrics.endpoint import Endpoint, JobCollector, NodeCollector, check_package
-from deadpool.metrics.node_facts import NodeFacts
-from deadpool.metrics.step_times import StepTimes
+from deadpool.events.log import EventLog
+from deadpool.views.metrics.catalog import OF_AGENT, OF_COORDINATOR
+from deadpool.views.metrics.document import document
+from deadpool.views.metrics.endpoint import Endpoint, JobCollector, NodeCollector, check_package
+from deadpool.views.metrics.node_facts import NodeFacts
+from deadpool.views.metrics.step_times import StepTimes
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
 RECORDS = [*start(), progress(110.0, step=12, overhead=0.01, overhead_error=0.002), *recovery(120.0, number=1)]
@@ -176,7 +176,7 @@ def test_names_follow_the_conventions(metric):
 
 def test_page_is_current():
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
-    assert page.read_text() == document(), "renew it: python -m deadpool.metrics > docs/metrics.md"
+    assert page.read_text() == document(), "renew it: python -m deadpool.views.metrics > docs/metrics.md"
 
 
 def test_port_that_is_taken_is_said_and_ends_nothing():

@@ -8,9 +8,9 @@ import time
 import pytest
 from records import progress, recovery, start
 
-from deadpool.metrics.event_tail import EventTail
-from deadpool.metrics.job_fold import JobFold
-from deadpool.story import recoveries
+from deadpool.events.story import recoveries
+from deadpool.views.metrics.event_tail import EventTail
+from deadpool.views.metrics.job_fold import JobFold
 
 
 def folded(records):

@@ -19,9 +19,9 @@ import pytest
 from test_deployed_files import PROMETHEUS, expressions
 from waiting import LIMIT_S, wait_until
 
-from deadpool.config import JobConfig
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
 from deadpool_lab.workload.harness import SCRIPT
 
 pytestmark = [

@@ -16,14 +16,14 @@ import pytest
 from records import recovery, start
 
 from deadpool.errors import ConfigError
-from deadpool.story import recoveries
+from deadpool.events.story import recoveries
 
 service = pytest.importorskip(
     "opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="the extra `trace` is not installed"
 )
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `trace` is not installed")
 
-from deadpool.metrics.spans import export, spans  # noqa: E402
+from deadpool.views.metrics.spans import export, spans  # noqa: E402
 
 RECORDS = [*start(), *recovery(200.0, number=1, lost_steps=2), *recovery(300.0, number=2)]
 

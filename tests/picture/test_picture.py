@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from deadpool.cli.main import app
 from deadpool.errors import ConfigError
-from deadpool.events import read_events
-from deadpool.picture.axis import Axis, in_words
-from deadpool.picture.page import choose, draw_page
-from deadpool.picture.steps import read_steps
-from deadpool.picture.timeline import phase_bars, rank_rows
-from deadpool.story import PHASES
+from deadpool.events.event import read_events
+from deadpool.events.story import PHASES
+from deadpool.views.picture.axis import Axis, in_words
+from deadpool.views.picture.page import choose, draw_page
+from deadpool.views.picture.steps import read_steps
+from deadpool.views.picture.timeline import phase_bars, rank_rows
 
 EVENTS = Path(__file__).with_name("events.jsonl")
 SVG = "{http://www.w3.org/2000/svg}"

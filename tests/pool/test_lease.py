@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deadpool.control.machine_lease import MachineLease
+from deadpool.control.agent.machine_lease import MachineLease
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from deadpool.control.machine_lease import MachineLease
+from deadpool.control.agent.machine_lease import MachineLease
 lease = MachineLease(Path(sys.argv[1]), "job other")
 print(lease.take(), flush=True)
 time.sleep(600)

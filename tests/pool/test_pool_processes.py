@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from waiting import wait_until_async
 
-from deadpool.control.folder_lock import lock_folder
-from deadpool.control.job_rpc import pool_folder
-from deadpool.control.run_dir import RunDir
+from deadpool.clusters.pool import upstream as upstream_module
+from deadpool.clusters.pool.folder import machine_identity, read_jobs, write_jobs
+from deadpool.clusters.pool.host_process import HostProcess
+from deadpool.clusters.pool.server import PoolServer
+from deadpool.clusters.pool.upstream import PoolUpstream
+from deadpool.control.coordinator.job_rpc import pool_folder
+from deadpool.control.launch.folder_lock import lock_folder
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
-from deadpool.event_log import EventLog
-from deadpool.events import read_events
-from deadpool.pool import upstream as upstream_module
-from deadpool.pool.folder import machine_identity, read_jobs, write_jobs
-from deadpool.pool.host_process import HostProcess
-from deadpool.pool.server import PoolServer
-from deadpool.pool.upstream import PoolUpstream
+from deadpool.events.event import read_events
+from deadpool.events.log import EventLog
 from deadpool.protocol.messages import Assignment, PoolJob
 from deadpool.protocol.pool.host import StopAgent
 from deadpool.protocol.topology import Address

@@ -19,7 +19,7 @@ from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
-from deadpool.protocol.coordinator.leadership import Leadership
+from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from deadpool.protocol.agent.takeover_report import TakeoverRecord
+from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
 from deadpool.protocol.identity import FOUNDING, NO_GENERATION, Generation
 from deadpool.protocol.messages import Fence, Go, Permit, Plan, RankOrder
 from deadpool.protocol.quorum import Changes, Footing, Promise, Quorum, Voter, electorates

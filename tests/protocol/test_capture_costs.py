@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.capture_costs import ENOUGH, PENDING_AT_MOST, WINDOW, CaptureCosts
+from deadpool.protocol.agent.copies.capture_costs import ENOUGH, PENDING_AT_MOST, WINDOW, CaptureCosts
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Missed, Stepped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deadpool.protocol.causes import FaultKind
-from deadpool.protocol.coordinator.failure_rates import HALF_LIFE_S, PRIOR_PER_S, FailureRates
+from deadpool.protocol.coordinator.protection.failure_rates import HALF_LIFE_S, PRIOR_PER_S, FailureRates
 
 DAY_S = 86400.0
 

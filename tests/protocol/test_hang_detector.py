@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from deadpool.protocol.coordinator.hang import (
+from deadpool.protocol.coordinator.membership.hang import (
     HANG_AT_LEAST_S,
     IDLE_AGAIN,
     IDLE_AT_LEAST_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benches import job_state
 
 from deadpool.protocol.capture_schedule import CaptureSchedule
-from deadpool.protocol.coordinator.interval import IntervalChange, IntervalChooser
+from deadpool.protocol.coordinator.commits.interval import IntervalChange, IntervalChooser
 from deadpool.protocol.messages import CaptureCostReport, Overhead
 from deadpool.protocol.topology import Layout, Schedule
 

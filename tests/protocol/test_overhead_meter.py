@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from deadpool.protocol.agent.overhead_meter import ENOUGH, OverheadMeter
+from deadpool.protocol.agent.copies.overhead_meter import ENOUGH, OverheadMeter
 from deadpool.protocol.topology import LEFT_OUT, RESTS, Schedule
 
 

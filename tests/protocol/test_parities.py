@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from notation import copy, version
 
-from deadpool.protocol.agent.slots import Slots, SlotState
+from deadpool.protocol.agent.copies.slots import Slots, SlotState
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.messages import SlotRef
 

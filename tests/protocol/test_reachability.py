@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.coordinator.reachability import cover, tried_by
+from deadpool.protocol.coordinator.membership.reachability import cover, tried_by
 
 
 @pytest.mark.parametrize("count", [2, 5, 33, 34, 35, 200, 201])

@@ -7,8 +7,8 @@ import itertools
 import pytest
 from notation import address
 
-from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.rehearsals import assignments, far_apart
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.recovery.rehearsals import assignments, far_apart
 from deadpool.protocol.messages import TrainerInfo
 from deadpool.protocol.topology import Layout
 

@@ -8,9 +8,9 @@ from msgspec import structs
 from notation import address, lives, version
 from test_planner import V1, node, replicated, view, with_copies
 
-from deadpool.protocol.coordinator.ending import RemainingCopy, remaining_copies
-from deadpool.protocol.coordinator.members import Member, steps_lost
-from deadpool.protocol.coordinator.planner import GlobalPlan, NoPlan, plan
+from deadpool.protocol.coordinator.leaving.ending import RemainingCopy, remaining_copies
+from deadpool.protocol.coordinator.membership.members import Member, steps_lost
+from deadpool.protocol.coordinator.recovery.planner import GlobalPlan, NoPlan, plan
 from deadpool.protocol.messages import Inventory, Lives
 
 

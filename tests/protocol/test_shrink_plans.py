@@ -7,12 +7,12 @@ from benches import job_state
 from msgspec.structs import replace
 from notation import address
 
-from deadpool.protocol.agent.slots import Slots, SlotState
+from deadpool.protocol.agent.copies.slots import Slots, SlotState
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.inventory_index import NodeView
-from deadpool.protocol.coordinator.ledger import Ledger
-from deadpool.protocol.coordinator.placement import place
-from deadpool.protocol.coordinator.shrink import Shrunk, place_shrunk, shrink
+from deadpool.protocol.coordinator.commits.ledger import Ledger
+from deadpool.protocol.coordinator.protection.shrink import Shrunk, place_shrunk, shrink
+from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
+from deadpool.protocol.coordinator.recovery.placement import place
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Inventory, Permit, Shares, TrainerInfo
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from benches import job_state
 
-from deadpool.protocol.agent.work_time import CHUNK_S, ENOUGH, WorkTimes
-from deadpool.protocol.coordinator.stragglers import ROUNDS, StragglerWatch
+from deadpool.protocol.agent.trainers.work_time import CHUNK_S, ENOUGH, WorkTimes
+from deadpool.protocol.coordinator.membership.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Stepped, WorkTime
 from deadpool.protocol.topology import Layout

@@ -47,7 +47,7 @@ def test_mutation_is_caught(name: str) -> None:
 
 
 def test_a_mutation_is_undone() -> None:
-    from deadpool.protocol.agent import slots
+    from deadpool.protocol.agent.copies import slots
 
     with Patch() as patch:
         BY_NAME["1 overwrite the watermark"].apply(patch)

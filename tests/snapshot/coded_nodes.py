@@ -15,13 +15,13 @@ from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import CodingGroup, parity_layout, pieces_of
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region
-from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import compute_piece_digests, region, seal_slot
 from deadpool.snapshot.erasure.block_source import BlockSource
 from deadpool.snapshot.erasure.coders import Coder
 from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
 from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
-from deadpool.snapshot.slot import compute_piece_digests, region, seal_slot
 from deadpool.snapshot.transfer import (
     ContributeRequest,
     Found,

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Region, Seal
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.seal_bytes import pack_seal
-from deadpool.snapshot.slot import read_seal, region, seal_slot
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.seal_bytes import pack_seal
+from deadpool.snapshot.arena.slot import read_seal, region, seal_slot
 from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferRefused, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (

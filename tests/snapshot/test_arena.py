@@ -5,9 +5,9 @@ import os
 import pytest
 
 from deadpool.errors import ArenaError
-from deadpool.host_memory import room
+from deadpool.host.host_memory import room
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.arena import Arena, Segment
+from deadpool.snapshot.arena.arena import Arena, Segment
 
 GEOMETRY = Geometry(record_capacity=100, unique_bytes=5000, replica_bytes=0)
 
@@ -78,8 +78,8 @@ def test_closed_while_its_memory_is_being_made(monkeypatch):
         populated.append(len(stride))
         segment.close()
 
-    monkeypatch.setattr("deadpool.snapshot.arena._populate", populate)
-    monkeypatch.setattr("deadpool.snapshot.arena._PREFAULT_STRIDE_BYTES", GEOMETRY.slot_bytes)
+    monkeypatch.setattr("deadpool.snapshot.arena.arena._populate", populate)
+    monkeypatch.setattr("deadpool.snapshot.arena.arena._PREFAULT_STRIDE_BYTES", GEOMETRY.slot_bytes)
     segment.prefault()
     assert 0 < len(populated) < 50  # the strides that threads had begun
     populated.clear()

@@ -8,7 +8,7 @@ import torch
 from state_job import Snapshot
 from torch import Tensor, nn
 
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 DATA = torch.arange(12.0).view(3, 4)
 

@@ -8,7 +8,7 @@ import pytest
 from state_job import Snapshot
 from torch import nn, ones
 
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 class Layer(nn.Module):

@@ -15,8 +15,8 @@ from snapshot_nodes import GENERATION, WAIT_S
 
 from deadpool.errors import TransferError
 from deadpool.protocol.seal import REGIONS
+from deadpool.snapshot.arena.slot import read_seal, write_seal
 from deadpool.snapshot.erasure.coders import NumpyCoder
-from deadpool.snapshot.slot import read_seal, write_seal
 
 SILENCE_S = 5.0
 SHARDS = [

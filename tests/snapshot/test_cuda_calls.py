@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deadpool.errors import DeviceError
-from deadpool.snapshot.cuda import Addresses, Runtime
+from deadpool.snapshot.copying.cuda import Addresses, Runtime
 
 
 class ErrorText:

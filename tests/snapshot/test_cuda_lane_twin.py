@@ -19,11 +19,11 @@ from test_cuda_calls import LibraryTwin
 from test_state import Odd
 
 from deadpool.errors import DeviceError
-from deadpool.snapshot import cuda_aside, cuda_lane
-from deadpool.snapshot.cuda import Runtime
-from deadpool.snapshot.cuda_lane import CudaLane
-from deadpool.snapshot.slot_copy import SlotCopy
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.copying import cuda_aside, cuda_lane
+from deadpool.snapshot.copying.cuda import Runtime
+from deadpool.snapshot.copying.cuda_lane import CudaLane
+from deadpool.snapshot.copying.slot_copy import SlotCopy
+from deadpool.snapshot.state.state import ProtectedState
 
 CLOCK = itertools.count(1)
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 class Stage:

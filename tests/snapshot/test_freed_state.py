@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from deadpool.protocol.seal import Extent
-from deadpool.snapshot.freed_state import FreedState
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.freed_state import FreedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 def make(seed: int) -> tuple[nn.Module, ProtectedState]:

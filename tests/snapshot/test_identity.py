@@ -11,7 +11,7 @@ from state_job import Snapshot
 from torch import Tensor, nn
 
 from deadpool.errors import OtherStructure
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 class Stage:

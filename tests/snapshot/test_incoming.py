@@ -8,7 +8,7 @@ from snapshot_nodes import EXTENT, GEOMETRY, VERSION, WAIT_S
 from deadpool.errors import TransferError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import Digest, Seal
-from deadpool.snapshot.slot import read_seal
+from deadpool.snapshot.arena.slot import read_seal
 from deadpool.snapshot.transfer.callbacks import Callbacks, TransferRefused
 from deadpool.snapshot.transfer.frames import chunks_of
 from deadpool.snapshot.transfer.incoming import Incoming

@@ -11,9 +11,9 @@ from state_job import Job, Snapshot, adamw
 from test_state import Lazy, Odd
 from waiting import LIMIT_S
 
-from deadpool.snapshot.copy_stats import CopyStats
-from deadpool.snapshot.slot_copy import SlotCopy
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.copying.copy_stats import CopyStats
+from deadpool.snapshot.copying.slot_copy import SlotCopy
+from deadpool.snapshot.state.state import ProtectedState
 
 
 def cloning(job: Job) -> ProtectedState:
@@ -161,7 +161,7 @@ def test_prediction_for_a_copy_that_is_done():
 
 
 def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
     _, twin, copy = twin_copy()
     twin.copying = False
     results: list[bool] = []
@@ -179,7 +179,7 @@ def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monke
 
 
 def test_both_threads_issue_and_every_batch_goes_once(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
     _, twin, copy = twin_copy()
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(copy.advance(lambda: False)))

@@ -11,7 +11,7 @@ from state_job import Snapshot
 from torch import nn
 
 from deadpool.errors import StateError
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 torchmetrics = pytest.importorskip("torchmetrics")
 CLASSES = 3

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 def protected(model: nn.Module, optimizer: torch.optim.Optimizer) -> ProtectedState:

@@ -10,8 +10,8 @@ from state_job import Snapshot
 from torch import nn
 
 from deadpool.errors import StateError
-from deadpool.snapshot.own_state import modules_that_add
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.own_state import modules_that_add
+from deadpool.snapshot.state.state import ProtectedState
 
 
 class Saving(nn.Module):

@@ -9,10 +9,10 @@ import pytest
 from snapshot_nodes import EXTENT, GEOMETRY, pull_request
 
 from deadpool.errors import TransferError
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.checksums import PIECE_BYTES
-from deadpool.snapshot.progress import Arrived, Progress
-from deadpool.snapshot.slot import read_seal, write_seal
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.checksums import PIECE_BYTES
+from deadpool.snapshot.arena.progress import Arrived, Progress
+from deadpool.snapshot.arena.slot import read_seal, write_seal
 from deadpool.snapshot.transfer.frames import Chunk
 from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
 

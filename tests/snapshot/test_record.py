@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from deadpool.errors import StateError
-from deadpool.snapshot.record import decode, encode
+from deadpool.snapshot.record.record import decode, encode
 
 hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies

@@ -10,10 +10,10 @@ from state_job import Job, Snapshot
 from deadpool.errors import StateError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy
-from deadpool.snapshot.salvage_file import write_salvage
-from deadpool.snapshot.salvage_reader import read_folder
-from deadpool.snapshot.slot import seal_slot
-from deadpool.trainer.checked_load import load_checked
+from deadpool.snapshot.arena.salvage_file import write_salvage
+from deadpool.snapshot.arena.slot import seal_slot
+from deadpool.snapshot.record.salvage_reader import read_folder
+from deadpool.trainer.recovery.checked_load import load_checked
 
 
 def sealed(job: Job, rank: int = 0) -> tuple[Snapshot, Copy]:

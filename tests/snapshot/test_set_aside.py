@@ -9,9 +9,9 @@ from device_twin import DeviceTwin
 from state_job import Job, adamw
 from waiting import LIMIT_S
 
-from deadpool.snapshot.lanes import HostLane
-from deadpool.snapshot.slot_copy import SlotCopy
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.copying.lanes import HostLane
+from deadpool.snapshot.copying.slot_copy import SlotCopy
+from deadpool.snapshot.state.state import ProtectedState
 
 PLENTY = 1 << 40
 
@@ -50,7 +50,7 @@ class Slot:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
 
 
 @pytest.mark.parametrize("issued", [0, 1, 2, 5])

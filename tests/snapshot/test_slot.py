@@ -9,8 +9,8 @@ from snapshot_nodes import EXTENT, GEOMETRY, VERSION
 from deadpool.errors import ArenaError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.snapshot.checksums import PIECE_BYTES, digest_region
-from deadpool.snapshot.slot import (
+from deadpool.snapshot.arena.checksums import PIECE_BYTES, digest_region
+from deadpool.snapshot.arena.slot import (
     HEADER_BYTES,
     clear_seal,
     read_seal,

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from state_job import Job, Snapshot
 
-from deadpool.snapshot.progress import Arrived, Progress
-from deadpool.snapshot.state import Restoring
+from deadpool.snapshot.arena.progress import Arrived, Progress
+from deadpool.snapshot.state.state import Restoring
 
 REPLICAS = (0, 1)  # the state is in the replica region
 
 
 @pytest.fixture(autouse=True, params=[256, 1 << 20], ids=["many portions", "one portion"])
 def portion_bytes(request, monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.slot_load.PORTION_BYTES", request.param)
+    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.PORTION_BYTES", request.param)
     return request.param
 
 

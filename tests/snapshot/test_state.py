@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, SequentialLR
 
 from deadpool.errors import ArenaError
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 def sgd(params):
@@ -132,8 +132,8 @@ def test_capture_beside_forward_and_backward():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.moves.COPY_PIECE_BYTES", 64)
-    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.moves.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
 
 
 def test_capture_given_up(small_pieces):

@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from deadpool.errors import StateError
-from deadpool.snapshot.record import encode
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.record.record import encode
+from deadpool.snapshot.state.state import ProtectedState
 
 
 @contextmanager

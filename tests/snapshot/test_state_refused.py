@@ -9,7 +9,7 @@ from torch import nn
 
 from deadpool.errors import ConfigError, StateError
 from deadpool.protocol.seal import Extent
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 def generator():

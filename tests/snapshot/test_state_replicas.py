@@ -7,7 +7,7 @@ import torch
 from state_job import Job, Snapshot
 from torch import nn
 
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 def two_params(replicas, node_of=lambda rank: rank):

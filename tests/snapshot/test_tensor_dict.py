@@ -9,7 +9,7 @@ import torch
 from state_job import Net, Snapshot
 
 from deadpool.errors import ConfigError, StateError
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 
 
 def state_of(tensors):

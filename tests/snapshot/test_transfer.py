@@ -21,8 +21,8 @@ from snapshot_nodes import (
 from deadpool.errors import ArenaError, TransferError
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.slot import read_seal, region
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import read_seal, region
 
 
 def push(client, holder, owner, *, full=True, generation=GENERATION) -> int:

@@ -22,8 +22,8 @@ from snapshot_nodes import (
 )
 
 from deadpool.errors import TransferError
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.slot import region
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, pack_frame
 from deadpool.wire.credentials import Credentials

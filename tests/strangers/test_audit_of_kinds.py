@@ -11,11 +11,11 @@ import pytest
 from waiting import LIMIT_S
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
-from deadpool.events import read_events
-from deadpool.snapshot.cures import VARIABLE
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.events.event import read_events
+from deadpool.snapshot.state.cures import VARIABLE
 from deadpool_lab.strangers.generate import generate
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]

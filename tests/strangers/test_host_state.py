@@ -11,9 +11,9 @@ import pytest
 from host_state_script import KINDS, MOMENTS
 from waiting import LIMIT_S
 
-from deadpool.config import JobConfig
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import JobFailed
 from deadpool_lab.strangers.records import differences, read_ranks, recomputed_differently
 

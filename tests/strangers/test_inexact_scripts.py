@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from deadpool.config import JobConfig
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
-from deadpool.events import read_events
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.events.event import read_events
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 

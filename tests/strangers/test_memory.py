@@ -11,9 +11,9 @@ import pytest
 from waiting import LIMIT_S, wait_until
 
 from deadpool.cli.job_client import ask
-from deadpool.config import JobConfig
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
 from deadpool_lab.strangers.records import differences, read_ranks, recomputed_differently
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

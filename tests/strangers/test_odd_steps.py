@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S
 
-from deadpool.config import JobConfig
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import JobFailed
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 from deadpool_lab.strangers.records import differences, read_ranks, recomputed_differently
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

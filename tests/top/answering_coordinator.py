@@ -1,6 +1,6 @@
 """A listener that proves the secret as a coordinator does and answers what commands ask, with a status of any size.
 
-The status is what a real core says of itself (`deadpool.control.status.describe`); no node runs.
+The status is what a real core says of itself (`deadpool.control.coordinator.status.describe`); no node runs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from waiting import LIMIT_S
 
-from deadpool.control.run_dir import RunDir
-from deadpool.control.status import describe
+from deadpool.control.coordinator.status import describe
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.inputs import FromAgent

@@ -9,11 +9,11 @@ from answering_coordinator import AnsweringCoordinator, status_of
 from typer.testing import CliRunner
 
 from deadpool.cli.main import app
-from deadpool.dashboard.run_files import RunFiles
-from deadpool.dashboard.view import view
-from deadpool.story import unwritten
-from deadpool.top.model import Model
-from deadpool.top.view import draw
+from deadpool.events.story import unwritten
+from deadpool.views.dashboard.run_files import RunFiles
+from deadpool.views.dashboard.view import view
+from deadpool.views.top.model import Model
+from deadpool.views.top.view import draw
 
 RECORDED = Path(__file__).parents[1] / "picture" / "events.jsonl"
 WAITING = {"what_waits": "events", "node": None, "reason": "No space left on device", "waiting": 12, "dropped": 0}

@@ -13,16 +13,16 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Captured, Missed, Settings, SlotRef
 from deadpool.protocol.topology import Layout, Schedule
 from deadpool.protocol.trainer_core import TrainerCore
-from deadpool.snapshot.slot import read_seal, seal_slot
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer.forward_stop import ForwardStop
+from deadpool.snapshot.arena.slot import read_seal, seal_slot
+from deadpool.snapshot.state.state import ProtectedState
+from deadpool.trainer.capture.registration import Registrar
 from deadpool.trainer.guards.findings import Findings
-from deadpool.trainer.injected_fault import InjectionTriggers
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
-from deadpool.trainer.registration import Registrar
-from deadpool.trainer.session import Session
-from deadpool.trainer.unwind_watchdog import UnwindWatchdog
+from deadpool.trainer.process.injected_fault import InjectionTriggers
+from deadpool.trainer.process.session import Session
+from deadpool.trainer.recovery.forward_stop import ForwardStop
+from deadpool.trainer.recovery.unwind_watchdog import UnwindWatchdog
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)
 SLOTS = 3

@@ -17,8 +17,8 @@ from typing import Any
 
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.slot import read_seal
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import read_seal
 from deadpool.snapshot.transfer import Found, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.wire.credentials import Credentials

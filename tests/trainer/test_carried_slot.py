@@ -10,7 +10,7 @@ import numpy as np
 from waiting import wait_until
 
 from deadpool.protocol.seal import Geometry
-from deadpool.trainer.capture_tasks import CarriedSlot
+from deadpool.trainer.capture.capture_tasks import CarriedSlot
 
 MIB = 1 << 20
 

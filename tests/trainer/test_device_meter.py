@@ -7,9 +7,9 @@ import types
 import pytest
 import torch
 
-from deadpool.backend.nccl_trace import Collective
-from deadpool.trainer import device_meter
-from deadpool.trainer.device_meter import LOOK_EVERY_S, MEASURE_EVERY_S, DeviceMeter, seconds_per_step
+from deadpool.backend.nccl.trace import Collective
+from deadpool.trainer.capture import device_meter
+from deadpool.trainer.capture.device_meter import LOOK_EVERY_S, MEASURE_EVERY_S, DeviceMeter, seconds_per_step
 
 
 def collective(number, *, started=True, pair=False, enqueued_ns=0, seconds=None, group=0):

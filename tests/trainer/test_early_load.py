@@ -27,8 +27,8 @@ from device_twin import DeviceTwin
 from torch import nn
 from waiting import LIMIT_S, wait_until
 
-from deadpool.control.data_plane import DataPlane
-from deadpool.control.thread_priority import ThreadPriority
+from deadpool.control.agent.data_plane import DataPlane
+from deadpool.control.agent.thread_priority import ThreadPriority
 from deadpool.protocol.effects import Allocate, CutStreams, FetchCopy, WriteSeal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import Allocated, Fetched, FetchFailed, StreamsCut
@@ -36,14 +36,14 @@ from deadpool.protocol.messages import Arriving, Copy, Fetch, Restore, SlotRef, 
 from deadpool.protocol.recovery_walk import Load, RecoveryWalk
 from deadpool.protocol.seal import Seal
 from deadpool.protocol.topology import Address, Schedule
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.slot import seal_slot
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import recovery
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.slot import seal_slot
+from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.control_flow import Superseded
-from deadpool.trainer.early_load import load_what_arrives
-from deadpool.trainer.session import Session
-from deadpool.trainer.shares import StepShares
+from deadpool.trainer.process.session import Session
+from deadpool.trainer.recovery import recovery
+from deadpool.trainer.recovery.early_load import load_what_arrives
+from deadpool.trainer.shares.shares import StepShares
 from deadpool.wire.credentials import Credentials
 
 SECRET = secrets.token_bytes(32)
@@ -238,7 +238,7 @@ class Scene:
 
 @pytest.fixture
 def make_scene(tmp_path, monkeypatch) -> Iterator[Callable[..., Scene]]:
-    monkeypatch.setattr("deadpool.snapshot.slot_load.PORTION_BYTES", 4 << 20)
+    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.PORTION_BYTES", 4 << 20)
     with ExitStack() as stack:
         yield lambda **options: Scene(stack, tmp_path, **options)
 
@@ -322,7 +322,7 @@ def test_fence_while_the_device_still_reads_the_slot(make_scene):
 
 
 def test_small_state_is_loaded_when_it_is_there(make_scene, monkeypatch):
-    monkeypatch.setattr("deadpool.trainer.early_load.WORTH_BYTES", 1 << 40)
+    monkeypatch.setattr("deadpool.trainer.recovery.early_load.WORTH_BYTES", 1 << 40)
     scene = make_scene()
     source = scene.source()
     scene.restore_when_fetched()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from deadpool.environment import FIRST_START_VARIABLE
+from deadpool.config.environment import FIRST_START_VARIABLE
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Recording, Rehearse, Seat
 from deadpool.protocol.topology import Schedule

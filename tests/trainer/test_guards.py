@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
-from deadpool.snapshot.cures import VARIABLE
-from deadpool.snapshot.loaders import with_position
+from deadpool.snapshot.state.cures import VARIABLE
+from deadpool.snapshot.state.loaders import with_position
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
 from deadpool.trainer.guards.drawn_batches import DrawnBatches
 from deadpool.trainer.guards.guard import Guard, is_due

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from deadpool.backend.groups import Groups
 from deadpool.errors import ConfigError
-from deadpool.trainer.device import require_current_device, use_device
-from deadpool.trainer.init_process_group import DefaultGroup
+from deadpool.trainer.process.device import require_current_device, use_device
+from deadpool.trainer.process.init_process_group import DefaultGroup
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Injected, Injection, Report, Seat
 from deadpool.protocol.topology import Schedule
-from deadpool.trainer import injected_fault
-from deadpool.trainer.injected_fault import InjectionTriggers
+from deadpool.trainer.process import injected_fault
+from deadpool.trainer.process.injected_fault import InjectionTriggers
 from deadpool.trainer.step import DryStep, Step
 
 

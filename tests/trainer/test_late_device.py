@@ -14,10 +14,10 @@ from waiting import LIMIT_S
 from deadpool.errors import Unwind
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Captured, Missed, Stepped
-from deadpool.snapshot.slot import read_seal
-from deadpool.trainer.budget import WARM_UP_STEPS, Budget
-from deadpool.trainer.capture import Capturer
-from deadpool.trainer.capture_tasks import Observation
+from deadpool.snapshot.arena.slot import read_seal
+from deadpool.trainer.capture.budget import WARM_UP_STEPS, Budget
+from deadpool.trainer.capture.capture import Capturer
+from deadpool.trainer.capture.capture_tasks import Observation
 
 
 def poor_budget() -> Budget:
@@ -120,7 +120,7 @@ def test_optimizer_does_not_wait_on_the_host_and_the_copy_is_of_the_boundary(mak
 
 
 def test_capture_that_would_stall_is_given_up_in_the_middle(make_stage, twin, monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
     stage = make_stage(twin)
     stage.await_said(Captured, 1)
     twin.copying = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from deadpool.integrations.plain_state import plain_attributes, set_plain_attributes
-from deadpool.snapshot.record import decode, encode
+from deadpool.snapshot.record.record import decode, encode
 
 
 class Owner:

@@ -9,9 +9,9 @@ import pytest
 
 from deadpool.errors import DeviceError
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.arena import Segment
-from deadpool.trainer import registration
-from deadpool.trainer.registration import Registrar
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.trainer.capture import registration
+from deadpool.trainer.capture.registration import Registrar
 
 
 class RuntimeTwin:

@@ -21,7 +21,7 @@ WINDOW_S = 500.0  # from a boundary to its optimizer: a part of the copy fits
 
 @pytest.fixture
 def make_stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
-    monkeypatch.setattr("deadpool.snapshot.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
     stages: list[Stage] = []
 
     def make(*arguments: Any, **options: Any) -> Stage:

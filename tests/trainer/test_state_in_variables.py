@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, SequentialLR, StepLR
 from torch.optim.swa_utils import AveragedModel
 
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_names import carried_names
 from deadpool.trainer.guards.rules import Rule
 from deadpool.trainer.guards.state_in_variables import StateInVariables

@@ -17,13 +17,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Shares, UsesShares
 from deadpool.protocol.topology import Schedule
-from deadpool.snapshot.layout import join_record, split_record
-from deadpool.snapshot.record import encode
-from deadpool.trainer import shares as step_shares
+from deadpool.snapshot.record.layout import join_record, split_record
+from deadpool.snapshot.record.record import encode
 from deadpool.trainer.job_journal import JobJournal
-from deadpool.trainer.share_layout import _block, find_shares
-from deadpool.trainer.share_rules import make_own
-from deadpool.trainer.shares import GROUPS, JOURNAL
+from deadpool.trainer.shares import shares as step_shares
+from deadpool.trainer.shares.layout import _block, find_shares
+from deadpool.trainer.shares.rules import make_own
+from deadpool.trainer.shares.shares import GROUPS, JOURNAL
 from deadpool.trainer.step import Step
 from deadpool.trainer.unprotected import UnprotectedPool
 

@@ -12,8 +12,8 @@ import pytest
 from strange_torch import STRANGE
 from waiting import LIMIT_S
 
-from deadpool.control.fork_client import answer, start_fork_server
-from deadpool.trainer.torch_check import Level
+from deadpool.control.trainers.fork_client import answer, start_fork_server
+from deadpool.trainer.process.torch_check import Level
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +54,7 @@ for strange in ["", *sys.argv[1:]]:
     if strange:
         os.environ["STRANGE_TORCH"] = strange
         import strange_torch
-    from deadpool.trainer.torch_check import examine
+    from deadpool.trainer.process.torch_check import examine
     level, reason = examine()
     print(json.dumps([strange, level.value, reason]), flush=True)
     os._exit(0)

@@ -12,14 +12,20 @@ import pytest
 import torch
 from waiting import LIMIT_S, wait_until
 
-from deadpool.trainer.unwind_watchdog import _SAMPLE_S, STILL_S, UnwindWatchdog, is_inside_torch, where_script_stands
+from deadpool.trainer.recovery.unwind_watchdog import (
+    _SAMPLE_S,
+    STILL_S,
+    UnwindWatchdog,
+    is_inside_torch,
+    where_script_stands,
+)
 
 STUCK, WELL = 75, 0
 FORKS = """
 import json, os, sys, threading, time
 import torch
 from deadpool.protocol.identity import Generation
-from deadpool.trainer.unwind_watchdog import UnwindWatchdog
+from deadpool.trainer.recovery.unwind_watchdog import UnwindWatchdog
 
 pids = {}
 for name, program in json.loads(sys.argv[1]).items():

@@ -10,8 +10,8 @@ import pytest
 import torch
 from waiting import wait_until
 
-from deadpool.trainer import wait_meter
-from deadpool.trainer.wait_meter import PERIOD_S, WaitMeter
+from deadpool.trainer.capture import wait_meter
+from deadpool.trainer.capture.wait_meter import PERIOD_S, WaitMeter
 
 LONG_S = 30 * PERIOD_S
 SAMPLES = 30

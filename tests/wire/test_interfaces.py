@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.cli.addresses import at_interface, own_address
-from deadpool.config import JobConfig
+from deadpool.cli.start.addresses import at_interface, own_address
+from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
 from deadpool.wire.interfaces import address_of, address_towards, collective_variables

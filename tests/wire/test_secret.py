@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.errors import ConfigError
 from deadpool.wire.credentials import Credentials, read_credentials
 from deadpool.wire.secret import read_secret

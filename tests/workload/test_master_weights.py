@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from deadpool.snapshot.arena import Segment
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.state.state import ProtectedState
 from deadpool_lab.workload.master_weights import MasterAdamW
 
 SETTINGS = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}

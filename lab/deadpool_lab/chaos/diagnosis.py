@@ -12,9 +12,9 @@ import signal
 import time
 from pathlib import Path
 
-from deadpool.control.launcher import LocalJob
-from deadpool_lab.chaos.processes import JobProcesses
+from deadpool.control.launch.launcher import LocalJob
 from deadpool_lab.chaos.status_view import StatusView
+from deadpool_lab.chaos.surroundings.processes import JobProcesses
 
 _LAST_WORDS_S = 2.0
 

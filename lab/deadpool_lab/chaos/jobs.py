@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool_lab.chaos.timing import Timing
 
 SCRIPT = Path(__file__).with_name("script.py")

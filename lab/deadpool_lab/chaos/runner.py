@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadpool.control.launcher import LocalJob
+from deadpool.control.launch.launcher import LocalJob
 from deadpool.errors import JobFailed
 from deadpool_lab.chaos.fault_budget import allows
 from deadpool_lab.chaos.faults import FAULTS

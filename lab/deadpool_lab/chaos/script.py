@@ -13,8 +13,8 @@ import time
 from types import FrameType
 from typing import Any
 
+from deadpool.config.environment import CHAOS_PACE_VARIABLE
 from deadpool.demo import gpt
-from deadpool.environment import CHAOS_PACE_VARIABLE
 from deadpool_lab.chaos.jobs import CRASH_SIGNAL
 from deadpool_lab.workload import train
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def chaos(
         run_strangers(strangers, seed, only, kind, minutes, keep, json)
     _check_only(only, kind)
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
-    from deadpool.control.temporary_folder import temporary_folder
+    from deadpool.control.launch.temporary_folder import temporary_folder
 
     _check(faults, layout, _words(kinds))
     _check_full_disk(full_disk_minutes, kinds, one_by_one, adaptive)
@@ -149,13 +149,13 @@ def _run(
     from deadpool.cli.job_client import ask
     from deadpool.errors import ConfigError
     from deadpool_lab.chaos.comparison import Case
-    from deadpool_lab.chaos.disk import open_disk
     from deadpool_lab.chaos.faults import OF_ADAPTIVE_RUNS
     from deadpool_lab.chaos.jobs import JOBS
-    from deadpool_lab.chaos.network import open_network
     from deadpool_lab.chaos.plan import full_disk
-    from deadpool_lab.chaos.reaper import guarded, left_behind
     from deadpool_lab.chaos.report import summary
+    from deadpool_lab.chaos.surroundings.disk import open_disk
+    from deadpool_lab.chaos.surroundings.network import open_network
+    from deadpool_lab.chaos.surroundings.reaper import guarded, left_behind
     from deadpool_lab.chaos.timing import ADAPTIVE, CROWDED, ONE_BY_ONE
 
     deadline = time.monotonic() + 60.0 * minutes * (2 if adaptive else 1) + (300.0 if adaptive else 0.0)

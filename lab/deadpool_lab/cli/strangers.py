@@ -66,7 +66,7 @@ def _check_kind(kind: str) -> None:
 
 def _run(seed: int, numbers: list[int], kind: str, folder: Path, minutes: float, keep: bool) -> dict[str, Any]:
     from deadpool.cli.job_client import ask
-    from deadpool_lab.chaos.reaper import guarded, left_behind
+    from deadpool_lab.chaos.surroundings.reaper import guarded, left_behind
     from deadpool_lab.strangers.campaign import Campaign, summary
 
     deadline = time.monotonic() + 60.0 * minutes

@@ -11,7 +11,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool_lab.sim.contents import Content, ParityContent
 
 if TYPE_CHECKING:
-    from deadpool_lab.sim.copy_checkers import CopyCheckers
+    from deadpool_lab.sim.checking.copy_checkers import CopyCheckers
 
 
 class Arena:

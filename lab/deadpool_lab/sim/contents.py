@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Digest
-from deadpool_lab.sim.history import State
+from deadpool_lab.sim.checking.history import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.coordinator_search import CoordinatorSearch
 from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.agent.leadership.coordinator_search import CoordinatorSearch
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import (
     AcceptOffer,

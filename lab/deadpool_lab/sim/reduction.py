@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.identity import Generation
-from deadpool_lab.sim.history import State, Total, total_of
+from deadpool_lab.sim.checking.history import State, Total, total_of
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process import Process

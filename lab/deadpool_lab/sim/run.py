@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.job import Phase
+from deadpool_lab.sim.checking.violation import Violation, fail
 from deadpool_lab.sim.faults.injector import Injector
 from deadpool_lab.sim.options import ANYTHING, Profile, draw
-from deadpool_lab.sim.violation import Violation, fail
 from deadpool_lab.sim.world import World
 
 PATIENCE_S = 450.0

@@ -18,10 +18,10 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import DrainAsked, FromAgent, SchemeAsked
 from deadpool.protocol.messages import Settings, Shares
 from deadpool.protocol.topology import Address, Layout, Schedule
-from deadpool_lab.sim.checkers import Checkers
+from deadpool_lab.sim.checking.checkers import Checkers
+from deadpool_lab.sim.checking.history import History
 from deadpool_lab.sim.clock import Clock, LocalClock
 from deadpool_lab.sim.durable_store import DurableStore
-from deadpool_lab.sim.history import History
 from deadpool_lab.sim.hosts import CoordinatorLink, Host
 from deadpool_lab.sim.machine import Machine
 from deadpool_lab.sim.network import VirtualNetwork

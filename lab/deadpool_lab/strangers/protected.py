@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.config import JobConfig
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import DeadPoolError
 from deadpool.protocol.causes import FaultKind
 from deadpool_lab.chaos.diagnosis import take_down
-from deadpool_lab.chaos.network import Loopback
-from deadpool_lab.chaos.processes import JobProcesses
 from deadpool_lab.chaos.status_view import StatusView, Tail, view_of
+from deadpool_lab.chaos.surroundings.network import Loopback
+from deadpool_lab.chaos.surroundings.processes import JobProcesses
 from deadpool_lab.strangers.fault_plan import PlannedInjection
 from deadpool_lab.strangers.generate import Script
 from deadpool_lab.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from deadpool.child_processes import end_with_parent, interrupts_held
+from deadpool.host.child_processes import end_with_parent, interrupts_held
 
 _POLL_S = 0.5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from deadpool.control.fork_client import SharedForkServer
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool_lab.strangers.references import ReferenceRuns
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deadpool.backend import nccl, torch_versions, world
+from deadpool.backend import torch_versions, world
+from deadpool.backend.nccl import backends as nccl
 from deadpool.backend.torch_versions import NCCL_NAMES
 from deadpool.errors import ConfigError
 

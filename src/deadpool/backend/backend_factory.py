@@ -12,9 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deadpool.backend import nccl, torch_versions, world
-from deadpool.backend.gloo import GlooFactory
-from deadpool.backend.nccl_communicators import NcclCommunicators
+from deadpool.backend import torch_versions, world
+from deadpool.backend.gloo.backends import GlooFactory
+from deadpool.backend.nccl import backends as nccl
+from deadpool.backend.nccl.communicators import NcclCommunicators
 from deadpool.backend.present_members import present_members
 from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import ConfigError, GroupError

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from deadpool.backend import world
 from deadpool.backend.backend_factory import BackendFactory
 from deadpool.backend.constructor_patch import SplitCall
-from deadpool.backend.gloo import GlooFactory
-from deadpool.backend.nccl_communicators import NcclCommunicators
+from deadpool.backend.gloo.backends import GlooFactory
+from deadpool.backend.nccl.communicators import NcclCommunicators
 from deadpool.backend.supervisor import Supervisor
 
 

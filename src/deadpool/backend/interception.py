@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from deadpool.backend.callback_work import CallbackWork
-from deadpool.backend.recorded_collectives import Key
+from deadpool.backend.rehearsing.callback_work import CallbackWork
+from deadpool.backend.rehearsing.recorded_collectives import Key
 
 # Some names are those of torch 2.11, some those of 2.13. Reduce-scatters are left out: their results are gradients.
 METHODS_WITH_RESULTS = (

@@ -1,7 +1,8 @@
-"""Process groups as torch makes them, for a torch in which nothing else can be relied on (trainer/torch_check.py).
+"""Process groups as torch makes them, for a torch in which nothing else can be relied on.
 
-They have the interface of backend/groups.py. They cannot be aborted or rebuilt, and no process rehearses: a process
-whose groups have failed ends, and fresh ones make them again. Public names of torch only.
+Which torch that is, trainer/process/torch_check.py decides. They have the interface of backend/groups.py. They cannot
+be aborted or rebuilt, and no process rehearses: a process whose groups have failed ends, and fresh ones make them
+again. Public names of torch only.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from deadpool.backend import nccl
 from deadpool.backend.backend_check import check_backend
+from deadpool.backend.nccl import backends as nccl
 
 
 class PlainGroups:

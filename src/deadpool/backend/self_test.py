@@ -3,7 +3,7 @@
 Versions of torch differ, and some differences fail late or not at all: a group that takes its size from another place
 shards a model differently in a rehearsal than in the job. So the attributes that are used are looked up, and what they
 are used for is done once: a rehearsing group has its rank and size, and a backend that is put into it is reached. Runs
-in a process that ends afterwards (trainer/torch_check.py).
+in a process that ends afterwards (trainer/process/torch_check.py).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import torch.distributed.fsdp
 import torch.distributed.pipelining
 from torch._C import _distributed_c10d
 
-from deadpool.backend import nccl, torch_versions, world
-from deadpool.backend.gloo import GlooFactory
+from deadpool.backend import torch_versions, world
+from deadpool.backend.gloo.backends import GlooFactory
 from deadpool.backend.groups import Groups
 from deadpool.backend.interception import Interception
-from deadpool.backend.recorded_collectives import Key
+from deadpool.backend.nccl import backends as nccl
+from deadpool.backend.rehearsing.recorded_collectives import Key
 from deadpool.errors import ConfigError, Unsuitable
 
 RANK, SIZE = 2, 4

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deadpool.backend.peer_connections import PeerConnections
-from deadpool.backend.sockets import (
+from deadpool.backend.gloo.peer_connections import PeerConnections
+from deadpool.backend.gloo.sockets import (
     OpenSocket,
     accepted_on,
     connected,

@@ -31,8 +31,8 @@ def tested_range() -> str:
     return f"{TESTED[0]} to {TESTED[-1]}"
 
 
-# Names that a torch may lack are looked up so that importing this package does not fail: trainer/torch_check.py says in
-# words what is missing.
+# Names that a torch may lack are looked up so that importing this package does not fail: what is missing
+# trainer/process/torch_check.py says in words.
 
 
 class Missing:

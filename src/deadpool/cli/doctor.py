@@ -15,8 +15,8 @@ from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
 
 if TYPE_CHECKING:
-    from deadpool.clusters.doctor.options import Options
-    from deadpool.clusters.doctor.table import Result
+    from deadpool.doctor.options import Options
+    from deadpool.doctor.table import Result
     from deadpool.wire.credentials import Credentials
 
 
@@ -57,9 +57,9 @@ def doctor(
 
     Exits 0 if nothing was found, 1 if something was, 2 if it could not look. It never waits for anything without a
     deadline: use it in a prolog, as Slurm's HealthCheckProgram, or before you start a job."""
-    from deadpool.clusters.doctor.examination import examine
-    from deadpool.clusters.doctor.options import Options, parse_size
-    from deadpool.clusters.doctor.table import Result
+    from deadpool.doctor.examination import examine
+    from deadpool.doctor.options import Options, parse_size
+    from deadpool.doctor.table import Result
 
     _check(timeout_s=timeout_s, wait_s=wait_s, least_gbps=least_gbps, least_time_s=least_time_s, gpus=gpus)
     options = Options(
@@ -107,7 +107,7 @@ class _Own:
     tls: str | None
 
     def address(self, towards: Address) -> str:
-        from deadpool.cli.addresses import own_address
+        from deadpool.cli.start.addresses import own_address
 
         return own_address(self.host, self.interface, towards)
 
@@ -119,16 +119,16 @@ class _Own:
 
 def _agents(run_dir: Path | None) -> Result:
     from deadpool.cli.job_client import find_run_dir
-    from deadpool.clusters.doctor.beside import beside
+    from deadpool.doctor.beside import beside
 
     folder = find_run_dir(run_dir)
     return asyncio.run(beside([folder.coordinator()], folder.credentials(), None))
 
 
 def _join(options: Options, own: _Own, join: str) -> Result:
-    from deadpool.cli.agent import addresses
-    from deadpool.clusters.doctor.beside import Newcomer, beside
-    from deadpool.clusters.doctor.examination import examine
+    from deadpool.cli.start.agent import addresses
+    from deadpool.doctor.beside import Newcomer, beside
+    from deadpool.doctor.examination import examine
 
     coordinators, credentials = addresses(join), own.credentials()
     newcomer = Newcomer(report=examine(options, own.name), host=own.address(coordinators[0]))
@@ -147,8 +147,8 @@ def _place(meet: str, nodes: int) -> Address:
 def _meet(
     options: Options, own: _Own, place: Address, nodes: int, wait_s: float, least_gbps: float
 ) -> tuple[Result | None, int]:
-    from deadpool.clusters.doctor.examination import examine
-    from deadpool.clusters.doctor.gathering import gather
+    from deadpool.doctor.examination import examine
+    from deadpool.doctor.gathering import gather
 
     credentials, host = own.credentials(), own.address(place)
     report = examine(options, own.name)
@@ -167,6 +167,6 @@ def _print(result: Result | None, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from deadpool.clusters.doctor.table import show
+    from deadpool.doctor.table import show
 
     show(result, Console())

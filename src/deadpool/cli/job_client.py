@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.job_rpc import ask
-from deadpool.control.run_dir import RunDir
+from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError, DeadPoolError
-from deadpool.events import causes, read_events
-from deadpool.story import EVENTS, unwritten
+from deadpool.events.event import causes, read_events
+from deadpool.events.story import EVENTS, unwritten
 
 __all__ = ["RUNS", "ask", "check_cause", "events_of", "find_run_dir", "say_unwritten", "unwritten_of"]
 

@@ -10,37 +10,24 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from deadpool import __version__
-from deadpool.cli import (
-    agent,
-    audit,
-    coordinator,
+from deadpool.cli import doctor, plan
+from deadpool.cli.act import audit, drain, durable, kill, protect, replace, salvage
+from deadpool.cli.engines import kubernetes, pool, slurm, ssh
+from deadpool.cli.lab import CommandsAndLab, add_commands
+from deadpool.cli.show import (
     dashboard,
-    demo,
-    doctor,
-    drain,
-    durable,
     journal,
-    kill,
-    kubernetes,
     logs,
     picture,
-    plan,
-    pool,
-    protect,
-    replace,
     report,
-    run,
-    salvage,
-    slurm,
-    ssh,
     status,
     story,
     top,
-    trace,
-)  # fmt: skip
-from deadpool.cli.lab import CommandsAndLab, add_commands
+    trace,  # fmt: skip
+)
+from deadpool.cli.start import agent, coordinator, demo, run
 from deadpool.cli.words import as_given, is_usage_error, output_sentence, usage_sentence
-from deadpool.environment import DEBUG_VARIABLE
+from deadpool.config.environment import DEBUG_VARIABLE
 from deadpool.errors import DeadPoolError
 
 app = typer.Typer(

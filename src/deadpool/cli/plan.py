@@ -168,7 +168,7 @@ def _inputs(
 
 def _read(path: Path, name: str) -> list[dict[str, Any]]:
     from deadpool.errors import ConfigError
-    from deadpool.events import read_events
+    from deadpool.events.event import read_events
 
     file = path / "events.jsonl" if path.is_dir() else path
     if not file.exists():

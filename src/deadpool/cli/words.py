@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deadpool.environment import variable_of
+from deadpool.config.environment import variable_of
 
 _SETTING = re.compile(r"(?<![\w-])([a-z][A-Za-z0-9_]*)=")
 _CAPITAL = re.compile(r"([A-Z])")

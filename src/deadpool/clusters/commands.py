@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from deadpool.config import JobConfig, settings_for
-from deadpool.setting import AGENT, COORDINATOR
+from deadpool.config.job_config import JobConfig, settings_for
+from deadpool.config.setting import AGENT, COORDINATOR
 from deadpool.wire.tls import settled
 
 

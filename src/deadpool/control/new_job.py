@@ -6,11 +6,11 @@ trained. Nobody else puts a job's files away.
 
 from __future__ import annotations
 
+from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.console import print_line
-from deadpool.control.folder_lock import lock_folder
-from deadpool.control.machine_lease import MachineLease
-from deadpool.control.run_dir import RunDir
-from deadpool.owner_only import open_private
+from deadpool.control.launch.folder_lock import lock_folder
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.host.owner_only import open_private
 
 _MARK = "run"
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import Results, differences
 from deadpool.demo.trial import Trial
-from deadpool.story import Recovery
+from deadpool.events.story import Recovery
 
 SCRIPT = Path(__file__).with_name("train.py")
 OnProgress = Callable[[str, int], None]  # takes what is happening, and the number of steps done

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.config import JobConfig
-from deadpool.control.fork_client import SharedForkServer
-from deadpool.control.launcher import LocalJob, running
-from deadpool.control.run_dir import RunDir
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.launcher import LocalJob, running
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results
 from deadpool.errors import JobFailed
-from deadpool.events import read_events
-from deadpool.story import Recovery, recoveries
+from deadpool.events.event import read_events
+from deadpool.events.story import Recovery, recoveries
 
 _POLL_S = 0.1  # shorter polling would take CPU time from the job
 LIMIT_S = 300.0

@@ -25,8 +25,8 @@ from deadpool.durable.pieces import Piece, decode_part, part_path
 from deadpool.durable.rate import CHUNK_BYTES
 from deadpool.durable.store import Store
 from deadpool.errors import ConfigError, StateError
-from deadpool.snapshot.checksums import digest_region
-from deadpool.snapshot.tensors import dtype_from_name
+from deadpool.snapshot.arena.checksums import digest_region
+from deadpool.snapshot.record.tensors import dtype_from_name
 
 INDEX = "model.safetensors.index.json"
 OF_RANK = "@rank"  # in the name of a tensor that differs between ranks

@@ -12,8 +12,8 @@ from typing import Any
 from deadpool.durable.store import Store
 from deadpool.protocol.messages import Copy
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.checksums import checksum
-from deadpool.snapshot.seal_bytes import pack_seal, unpack_seal
+from deadpool.snapshot.arena.checksums import checksum
+from deadpool.snapshot.arena.seal_bytes import pack_seal, unpack_seal
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from deadpool.durable.pieces import Part, Piece, identity
 from deadpool.errors import StateError
-from deadpool.snapshot.tensors import dtype_from_name
+from deadpool.snapshot.record.tensors import dtype_from_name
 
 METADATA = ".metadata"
 Written = tuple[Part, Piece]

@@ -30,12 +30,12 @@ from deadpool.durable.store import Store
 from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
 from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, Region, digest_of
-from deadpool.snapshot.checkpoint_names import plain_name
-from deadpool.snapshot.checksums import digest_region
-from deadpool.snapshot.layout import SlotLayout, TensorEntry, decode_layout, split_record
-from deadpool.snapshot.record import decode
-from deadpool.snapshot.slot import region
-from deadpool.snapshot.tensors import dtype_name, to_bytes
+from deadpool.snapshot.arena.checksums import digest_region
+from deadpool.snapshot.arena.slot import region
+from deadpool.snapshot.record.checkpoint_names import plain_name
+from deadpool.snapshot.record.layout import SlotLayout, TensorEntry, decode_layout, split_record
+from deadpool.snapshot.record.record import decode
+from deadpool.snapshot.record.tensors import dtype_name, to_bytes
 
 _LOCAL_HEADER_BYTES = 30  # of a zip file, before the name
 

@@ -23,8 +23,8 @@ from deadpool.errors import CopySpoilt, StateError
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.messages import Copy
 from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, digest_of, extent_of
-from deadpool.snapshot.checksums import digest_region
-from deadpool.snapshot.slot import region
+from deadpool.snapshot.arena.checksums import digest_region
+from deadpool.snapshot.arena.slot import region
 
 Put = Callable[[int, memoryview], None]
 """Writes bytes at a place in the slot. It raises if the slot is not to be written any more."""

@@ -22,7 +22,7 @@ from deadpool.durable.retention import discard_old
 from deadpool.durable.store import open_store
 from deadpool.durable.tasks import FinishTask, PartTask, decode_task
 from deadpool.errors import DeadPoolError
-from deadpool.snapshot.arena import Segment
+from deadpool.snapshot.arena.arena import Segment
 
 
 def write_parts(task: PartTask) -> int:

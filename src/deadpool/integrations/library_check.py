@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from deadpool.errors import ConfigError
+from deadpool.host.notes import note
 from deadpool.integrations.relied_on import Uses
-from deadpool.notes import note
 from deadpool.trainer import current
 
 

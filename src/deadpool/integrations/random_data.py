@@ -18,8 +18,8 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils import fetch
 
 from deadpool.errors import ConfigError
-from deadpool.notes import note
-from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.host.notes import note
+from deadpool.snapshot.state.rng import capture_rng, restore_rng
 
 _checked: set[int] = set()  # ids of datasets
 _REFUSED = (

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from deadpool.environment import JOURNAL_VARIABLE
+from deadpool.config.environment import JOURNAL_VARIABLE
 from deadpool.journal.entry import Entry, Run
 from deadpool.journal.locking import locked
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deadpool.host.notes import note
 from deadpool.journal.delivery import Delivery
 from deadpool.journal.entry import Run, Sink
 from deadpool.journal.jsonl import default_sink
 from deadpool.journal.step_values import StepValues, finished, new_run_id, ranges
 from deadpool.journal.undelivered import Undelivered
-from deadpool.notes import note
 
 _END_S = 30.0
 

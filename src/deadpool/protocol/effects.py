@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from deadpool.events import Event
+from deadpool.events.event import Event
 from deadpool.protocol.causes import EndCause, Refusal
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version

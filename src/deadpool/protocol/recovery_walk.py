@@ -6,11 +6,11 @@
     PREPARED -- Connect  --> Rebuild -- connected --> Connected to the agent
     CONNECTED -- Go      --> Resume
 
-The trainer (trainer/recovery.py) and the simulator (sim/process/seating.py) carry out the actions; neither decides
-anything. Orders may come before the walk has got that far, because a newcomer receives its orders while it still
-builds: the newest of each kind is kept, and counts only in its own generation. A newer fence or seat ends the walk at
-any stage. The newer generation's orders may arrive while a load of the older one still runs, so the walk keeps what it
-follows.
+The trainer (trainer/recovery/recovery.py) and the simulator (the lab's sim/process/seating.py) carry out the actions;
+neither decides anything. Orders may come before the walk has got that far, because a newcomer receives its orders
+while it still builds: the newest of each kind is kept, and counts only in its own generation. A newer fence or seat
+ends the walk at any stage. The newer generation's orders may arrive while a load of the older one still runs, so the
+walk keeps what it follows.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Extent(Value, frozen=True, kw_only=True):
 
 
 class Digest(Value, frozen=True, kw_only=True):
-    """One 64-bit checksum per region; how it is computed is the data plane's business (snapshot/checksums.py)."""
+    """One 64-bit checksum per region; how it is computed is the data plane's business (snapshot/arena/checksums.py)."""
 
     record: int
     unique: int

@@ -13,5 +13,5 @@ reading logs.
     advice        the choice: spares, scheme, intervals
     text, chart   the answer, to read and as an SVG
 
-`protocol/coordinator/planner.py` is something else: it plans one recovery.
+`protocol/coordinator/recovery/planner.py` is something else: it plans one recovery.
 """

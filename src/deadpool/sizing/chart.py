@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from deadpool.picture.axis import Axis
-from deadpool.picture.svg import Canvas
 from deadpool.sizing.advice import Advice
 from deadpool.sizing.goodput import outlook
+from deadpool.views.picture.axis import Axis
+from deadpool.views.picture.svg import Canvas
 
 WIDTH, PANEL, GAP, TOP, HEIGHT = 960.0, 380.0, 84.0, 100.0, 240.0
 _LEFT = 76.0

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.errors import ConfigError
-from deadpool.metrics.job_fold import JobFold
 from deadpool.sizing.failure_mix import PLANNED, PROCESS, RACK, REPAIR, RESET, shares
 from deadpool.sizing.inputs import Inputs
+from deadpool.views.metrics.job_fold import JobFold
 
 PRIOR_FAILURES, PRIOR_HOURS = 1.0, 6335.0
 KINDS = (PROCESS, RESET, REPAIR, RACK, PLANNED)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from deadpool.errors import ConfigError
-from deadpool.metrics.recovery_fold import kind_of
-from deadpool.story import Record, Recovery, recoveries
+from deadpool.events.story import Record, Recovery, recoveries
+from deadpool.views.metrics.recovery_fold import kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deadpool.snapshot.objects import Key
-from deadpool.snapshot.tensors import dense_part, integer_view, local_part, set_local_part
+from deadpool.snapshot.record.tensors import dense_part, integer_view, local_part, set_local_part
+from deadpool.snapshot.state.objects import Key
 
 
 @dataclass(frozen=True, slots=True, eq=False)

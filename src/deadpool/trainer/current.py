@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deadpool.trainer.init_process_group import DefaultGroup
     from deadpool.trainer.job import Job
-    from deadpool.trainer.session import Session
+    from deadpool.trainer.process.init_process_group import DefaultGroup
+    from deadpool.trainer.process.session import Session
 
 session: Session | None = None
 default_group: DefaultGroup | None = None

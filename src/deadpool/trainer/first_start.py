@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from deadpool.environment import FIRST_START_VARIABLE
+from deadpool.config.environment import FIRST_START_VARIABLE
 from deadpool.protocol.messages import Rehearse, Seat
 
 _REQUEUED_VARIABLE = "SLURM_RESTART_COUNT"  # how often Slurm has requeued this job

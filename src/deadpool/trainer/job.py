@@ -18,42 +18,35 @@ from deadpool.journal.entry import Sink
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Durable, Finished, Paused, Release, Stepped, Waits
 from deadpool.protocol.trainer_core import Capture, SlotAwaited
-from deadpool.snapshot.copying import Boundary
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import (
-    boundary_stop,
-    closures,
-    forked_child,
-    job_facts,
-    lost_peer,
-    plain_start,
-    recovery,
-    rehearsal,
-    slot_room,
-)
+from deadpool.snapshot.copying.copying import Boundary
+from deadpool.snapshot.state.state import ProtectedState
+from deadpool.trainer import closures, job_facts
 from deadpool.trainer.adapters import Adapter, versions
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.kept_gradients import KeptGradients
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.audit import AuditedRank
-from deadpool.trainer.budget import Budget
-from deadpool.trainer.capture import Capturer
-from deadpool.trainer.capture_reports import CaptureReports
-from deadpool.trainer.capture_tasks import CaptureTarget, CarriedSlot
+from deadpool.trainer.capture import slot_room
+from deadpool.trainer.capture.budget import Budget
+from deadpool.trainer.capture.capture import Capturer
+from deadpool.trainer.capture.capture_reports import CaptureReports
+from deadpool.trainer.capture.capture_tasks import CaptureTarget, CarriedSlot
+from deadpool.trainer.capture.late_capture import make_late_capture
+from deadpool.trainer.capture.wait_meter import WaitMeter
 from deadpool.trainer.control_flow import Superseded
-from deadpool.trainer.exhausted_generators import exhausted_generator
 from deadpool.trainer.guards.all_guards import Guards
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
-from deadpool.trainer.late_capture import make_late_capture
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
-from deadpool.trainer.session import Session
-from deadpool.trainer.share_rules import Makers
-from deadpool.trainer.shares import StepShares
+from deadpool.trainer.process import forked_child, plain_start
+from deadpool.trainer.process.session import Session
+from deadpool.trainer.recovery import boundary_stop, lost_peer, recovery, rehearsal
+from deadpool.trainer.recovery.exhausted_generators import exhausted_generator
+from deadpool.trainer.shares.rules import Makers
+from deadpool.trainer.shares.shares import StepShares
 from deadpool.trainer.step import Step
 from deadpool.trainer.step_log import StepLog
 from deadpool.trainer.structure_news import StructureNews
-from deadpool.trainer.wait_meter import WaitMeter
 
 
 class Job:

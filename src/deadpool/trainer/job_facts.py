@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from deadpool.notes import note
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import torch_check
+from deadpool.host.notes import note
+from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.adapters import versions
 from deadpool.trainer.adapters.dtensor import whole_mesh
-from deadpool.trainer.session import Session
+from deadpool.trainer.process import torch_check
+from deadpool.trainer.process.session import Session
 
 
 def tell(session: Session, state: ProtectedState) -> None:

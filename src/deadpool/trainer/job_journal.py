@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from deadpool.host.notes import note
 from deadpool.journal.delivery import Delivery
 from deadpool.journal.entry import Run, Sink, StepDraft
 from deadpool.journal.jsonl import default_sink
 from deadpool.journal.step_values import StepValues, finished, new_run_id, ranges
 from deadpool.journal.undelivered import Undelivered
-from deadpool.notes import note
 from deadpool.trainer.final_actions import Action, FinalActions
-from deadpool.trainer.session import Session
+from deadpool.trainer.process.session import Session
 
 END_S = 30.0
 """Limit for the delivery of the last entries when the job ends."""

@@ -9,23 +9,24 @@ import torch.distributed as dist
 from torch import nn
 
 from deadpool.errors import ConfigError
-from deadpool.notes import note
-from deadpool.snapshot.copying import make_lane
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import current, interface, torch_check
+from deadpool.host.notes import note
+from deadpool.snapshot.copying.copying import make_lane
+from deadpool.snapshot.state.state import ProtectedState
+from deadpool.trainer import current, interface
 from deadpool.trainer.adapters import Adapter, adapters_for
 from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
 from deadpool.trainer.adapters.fsdp2 import shard_again
 from deadpool.trainer.adapters.wrappers import require_wrappers
-from deadpool.trainer.boundary_groups import BoundaryGroups
-from deadpool.trainer.device import require_current_device
+from deadpool.trainer.capture.boundary_groups import BoundaryGroups
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
-from deadpool.trainer.replication_claims import Claims, apply_claims
-from deadpool.trainer.session import Session
-from deadpool.trainer.share_rules import Makers, make_own
-from deadpool.trainer.shares import GROUPS, JOURNAL
+from deadpool.trainer.process import torch_check
+from deadpool.trainer.process.device import require_current_device
+from deadpool.trainer.process.session import Session
+from deadpool.trainer.shares.replication_claims import Claims, apply_claims
+from deadpool.trainer.shares.rules import Makers, make_own
+from deadpool.trainer.shares.shares import GROUPS, JOURNAL
 from deadpool.trainer.unprotected import UnprotectedPool
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
-    from deadpool.trainer.shares import Share
+    from deadpool.trainer.shares.shares import Share
 
 
 class Step:

@@ -9,9 +9,9 @@ import itertools
 import time
 from collections import deque
 
-from deadpool.events import Event
+from deadpool.events.event import Event
 from deadpool.protocol.messages import Report
-from deadpool.trainer.session import Session
+from deadpool.trainer.process.session import Session
 
 REMEMBERED = 64  # steps before a fault
 AFTERWARDS = 32  # steps after it, or as many as there are in

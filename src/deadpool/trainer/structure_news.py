@@ -16,14 +16,14 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from deadpool.snapshot import cures
-from deadpool.snapshot.state import ProtectedState
-from deadpool.trainer import torch_check
+from deadpool.snapshot.state import cures
+from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.adapters.fsdp2 import watch_shards
 from deadpool.trainer.guards.guard import is_due
 from deadpool.trainer.guards.rules import Rule
 from deadpool.trainer.guards.script_frames import is_of_script
-from deadpool.trainer.session import Session
+from deadpool.trainer.process import torch_check
+from deadpool.trainer.process.session import Session
 
 _STRUCTURE = "Make all parameters before protect(), unused or frozen at first, and mask instead of removing."
 _MODULES = "Make all modules before protect(), and let a flag or a buffer decide which one the forward pass uses."

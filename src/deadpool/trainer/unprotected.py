@@ -15,7 +15,7 @@ from deadpool.journal.entry import Sink
 from deadpool.journal.unprotected import UnprotectedJournal
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.loop_rules import LoopRules
-from deadpool.trainer.share_rules import Makers, SharesDone, make_own
+from deadpool.trainer.shares.rules import Makers, SharesDone, make_own
 
 
 class UnprotectedShare:
@@ -88,7 +88,7 @@ class UnprotectedJob:
     rehearses = False
 
     def __init__(self, objects: dict[str, object], rank: int, made: dict[str, object]) -> None:
-        from deadpool.snapshot.state import ProtectedState
+        from deadpool.snapshot.state.state import ProtectedState
 
         self._shares = UnprotectedShares(rank, made)
         self._state = ProtectedState({**objects, **made}, replicas={}, rank=rank, node_of=lambda _: 0)

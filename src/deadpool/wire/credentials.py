@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deadpool.environment import TLS_VARIABLE
+from deadpool.config.environment import TLS_VARIABLE
 from deadpool.wire.handshake import PLAIN
 from deadpool.wire.secret import read_secret
 from deadpool.wire.tls import OFF, Tls, load_tls

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.errors import ConfigError
 
 LEAST_BYTES = 16

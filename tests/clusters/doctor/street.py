@@ -16,7 +16,7 @@ import pytest
 from patient import COMMAND, PATIENTLY, Examined
 from waiting import LIMIT_S
 
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 PORT = 29871
 LINKS = "bandwidth"

@@ -19,7 +19,7 @@ from street import Node, street
 from waiting import LIMIT_S, wait_until
 
 import deadpool
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 pytestmark = pytest.mark.timeout(900)
 

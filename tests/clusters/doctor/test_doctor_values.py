@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.clusters.doctor.clock import apart, offset_s
-from deadpool.clusters.doctor.comparison import compare
-from deadpool.clusters.doctor.finding import ExitCode, Finding, Kind, Report, exit_code
-from deadpool.clusters.doctor.forked import NoOutcome, run_all
-from deadpool.clusters.doctor.links import Link, peers_of, ring, slow_links
-from deadpool.clusters.doctor.options import parse_size
-from deadpool.clusters.doctor.preflight import compared, preflight
-from deadpool.clusters.doctor.time_limit import parse_left
+from deadpool.doctor.clock import apart, offset_s
+from deadpool.doctor.comparison import compare
+from deadpool.doctor.finding import ExitCode, Finding, Kind, Report, exit_code
+from deadpool.doctor.forked import NoOutcome, run_all
+from deadpool.doctor.links import Link, peers_of, ring, slow_links
+from deadpool.doctor.options import parse_size
+from deadpool.doctor.preflight import compared, preflight
+from deadpool.doctor.time_limit import parse_left
 from deadpool.errors import ConfigError
-from deadpool.host_memory import cgroup_rooms, room
+from deadpool.host.host_memory import cgroup_rooms, room
 
 GIB = 2**30
 

@@ -13,7 +13,7 @@ from patient import Examined, needs, needs_faketime, needs_root, shifted
 from street import LINKS, PORT, Street, street
 
 import deadpool
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 pytestmark = [needs_root, needs("ip"), needs("nsenter"), pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from kube_supervisor import CGROUP, FAILED, READY, SOCKET, remove_cgroup
 
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARIES = Path(os.environ.get("DEADPOOL_TESTBED_KUBERNETES", ROOT / ".testbed/kubernetes/bin"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kube_dns import API
 
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 HUB, SERVICE = "10.78.0.1", API
 """The address of the hub, and that of the Service of the API server, which is the hub's too: so no proxy is needed."""

@@ -15,8 +15,8 @@ import pytest
 from kube_cluster import ROOT, Cluster
 from kube_image import IMAGE
 
+from deadpool.config.environment import CHAOS_PACE_VARIABLE
 from deadpool.demo.results import Results, differences
-from deadpool.environment import CHAOS_PACE_VARIABLE
 
 SCRIPT = ROOT / "lab/deadpool_lab/chaos/script.py"
 SIZE = [

@@ -15,7 +15,7 @@ from kube_control_plane import HUB
 from kube_dns import DOMAIN
 from kube_image import PAUSE, shared_folders
 
-from deadpool.child_processes import end_with_parent
+from deadpool.host.child_processes import end_with_parent
 
 BRIDGE = "kube0"
 _START_S = 30.0

@@ -20,7 +20,7 @@ from kube_control_plane import HUB, SERVICE, ControlPlane
 from kube_image import write_images
 from kube_node import BRIDGE, Node
 
-from deadpool.child_processes import be_called, leave_network
+from deadpool.host.child_processes import be_called, leave_network
 
 SOCKET, READY, FAILED = "control.sock", "ready.json", "failed"
 CGROUP = "deadpool-testbed"

@@ -8,7 +8,7 @@ import pytest
 
 from deadpool.clusters.kubernetes.coordinator_pod import await_own_name, place
 from deadpool.clusters.kubernetes.job_state import JobStateStore
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
 
 PLACES = JobConfig(nodes=3, coordinators="t-coordinator-0.t:29400,t-coordinator-1.t:29400")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from deadpool_lab.chaos.disk import Disk
 from deadpool_lab.chaos.faults import coordinators, cuts, damage, illness, kills, launching, membership, stops, storage
 from deadpool_lab.chaos.faults.fault import Fault
-from deadpool_lab.chaos.network import Network
+from deadpool_lab.chaos.surroundings.disk import Disk
+from deadpool_lab.chaos.surroundings.network import Network
 
 FAULTS: dict[str, type[Fault]] = {
     fault.kind: fault

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from deadpool_lab.chaos.disk import Disk
 from deadpool_lab.chaos.faults.fault import Fault, OnNode, Scene
-from deadpool_lab.chaos.network import HUB, Network, Way
+from deadpool_lab.chaos.surroundings.disk import Disk
+from deadpool_lab.chaos.surroundings.network import HUB, Network, Way
 
 
 class _Cut(OnNode):

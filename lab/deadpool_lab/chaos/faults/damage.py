@@ -12,7 +12,7 @@ import os
 import signal
 from pathlib import Path
 
-from deadpool.snapshot.slot import HEADER_BYTES, read_seal
+from deadpool.snapshot.arena.slot import HEADER_BYTES, read_seal
 from deadpool_lab.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
 
 

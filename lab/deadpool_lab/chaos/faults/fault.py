@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from deadpool.control.run_dir import RunDir
-from deadpool_lab.chaos.disk import Disk
-from deadpool_lab.chaos.health_files import HealthFiles
-from deadpool_lab.chaos.network import Network
+from deadpool.control.launch.run_dir import RunDir
 from deadpool_lab.chaos.plan import Intent
-from deadpool_lab.chaos.processes import JobProcesses
 from deadpool_lab.chaos.status_view import SeatedTrainer, StatusView, StepProgress
-from deadpool_lab.chaos.terminal import Terminal
+from deadpool_lab.chaos.surroundings.disk import Disk
+from deadpool_lab.chaos.surroundings.health_files import HealthFiles
+from deadpool_lab.chaos.surroundings.network import Network
+from deadpool_lab.chaos.surroundings.processes import JobProcesses
+from deadpool_lab.chaos.surroundings.terminal import Terminal
 from deadpool_lab.chaos.timing import Timing
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deadpool_lab.chaos.faults.fault import Fault, OnNode, Scene
-from deadpool_lab.chaos.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID
+from deadpool_lab.chaos.surroundings.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID
 
 _DIES_AFTER_S = 20.0
 _STORM = 50

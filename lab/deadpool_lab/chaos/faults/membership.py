@@ -6,11 +6,11 @@ import importlib.util
 import subprocess
 import sys
 
-from deadpool_lab.chaos.disk import Disk
 from deadpool_lab.chaos.faults.fault import Fault, OnNode, Scene
-from deadpool_lab.chaos.network import Network
+from deadpool_lab.chaos.surroundings.disk import Disk
+from deadpool_lab.chaos.surroundings.network import Network
 
-_DRAIN = "deadpool.cli.drain"
+_DRAIN = "deadpool.cli.act.drain"
 
 
 class JoinFault(Fault):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from deadpool_lab.chaos.disk import Disk
 from deadpool_lab.chaos.faults.fault import Fault, Scene
-from deadpool_lab.chaos.network import Network
+from deadpool_lab.chaos.surroundings.disk import Disk
+from deadpool_lab.chaos.surroundings.network import Network
 
 _LONG_S, _SHORT_S = 20.0, 5.0
 

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.leadership import Leadership
+from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import Drop, Emit, Finish, ToAgent
 from deadpool.protocol.inputs import CoordinatorInput, DrainAsked, FromAgent, LinkLost, Tick
 from deadpool.protocol.messages import Heartbeat, Settings, TrainerLost

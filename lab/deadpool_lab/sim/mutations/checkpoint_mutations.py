@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deadpool.protocol.checkpoint import Checkpoint
-from deadpool.protocol.coordinator.checkpoints import Checkpoints, Write
+from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints, Write
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.parities import Accumulation
+from deadpool.protocol.agent.copies.parities import Accumulation
 from deadpool.protocol.coding import NodeGroup
-from deadpool.protocol.coordinator import placement
-from deadpool.protocol.coordinator.coding_groups import Rack, form_groups
-from deadpool.protocol.coordinator.ledger import Ledger
+from deadpool.protocol.coordinator.commits.ledger import Ledger
+from deadpool.protocol.coordinator.protection.coding_groups import Rack, form_groups
+from deadpool.protocol.coordinator.recovery import placement
 from deadpool.protocol.identity import Version
 from deadpool_lab.sim import coding, streams
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from deadpool.protocol.coordinator.drain import DrainAction, Drains, DrainStage
-from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
-from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.rehearsals import Rehearsals
+from deadpool.protocol.coordinator.leaving.drain import DrainAction, Drains, DrainStage
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView
+from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.messages import Recording
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator import planner, scheme_choice
-from deadpool.protocol.coordinator.adaptation import Adaptation, Outlook, Pacing, Suspect
-from deadpool.protocol.coordinator.placement import Placement, place
-from deadpool.protocol.coordinator.scheme_choice import SCHEME, SchemeChoice
+from deadpool.protocol.coordinator.protection import scheme_choice
+from deadpool.protocol.coordinator.protection.adaptation import Adaptation, Outlook, Pacing, Suspect
+from deadpool.protocol.coordinator.protection.scheme_choice import SCHEME, SchemeChoice
+from deadpool.protocol.coordinator.recovery import planner
+from deadpool.protocol.coordinator.recovery.placement import Placement, place
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 

@@ -7,17 +7,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent import slots
-from deadpool.protocol.agent.copies import Copies
-from deadpool.protocol.agent.trainers import NodeTrainers, Trainer
-from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.agent.copies import slots
+from deadpool.protocol.agent.copies.copies import Copies
+from deadpool.protocol.agent.trainers.trainers import NodeTrainers, Trainer
+from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.capture_schedule import CaptureSchedule
-from deadpool.protocol.coordinator import ledger, planner
-from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.hang import HangMonitor
-from deadpool.protocol.coordinator.inventory_index import InventoryIndex, NodeView
-from deadpool.protocol.coordinator.placement import place
-from deadpool.protocol.coordinator.rebuilds import source_at
+from deadpool.protocol.coordinator.commits import ledger
+from deadpool.protocol.coordinator.commits.commits import Commits
+from deadpool.protocol.coordinator.membership.hang import HangMonitor
+from deadpool.protocol.coordinator.recovery import planner
+from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView
+from deadpool.protocol.coordinator.recovery.placement import place
+from deadpool.protocol.coordinator.recovery.rebuilds import source_at
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.inputs import StreamsCut
 from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse

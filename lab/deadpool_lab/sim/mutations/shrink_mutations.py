@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.slots import Slots
-from deadpool.protocol.agent.trainers import NodeTrainers
+from deadpool.protocol.agent.copies.slots import Slots
+from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator import planner, shrink
-from deadpool.protocol.coordinator.drain_requests import DrainRequests
-from deadpool.protocol.coordinator.inventory_index import VersionIndex
-from deadpool.protocol.coordinator.ledger import Ledger
+from deadpool.protocol.coordinator.commits.ledger import Ledger
+from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
+from deadpool.protocol.coordinator.protection import shrink
+from deadpool.protocol.coordinator.recovery import planner
+from deadpool.protocol.coordinator.recovery.inventory_index import VersionIndex
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Copy, Live, Restore, Shares
 from deadpool.protocol.topology import Layout

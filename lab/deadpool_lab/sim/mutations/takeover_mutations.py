@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
+from deadpool.protocol.agent.leadership.term_guard import TermGuard
 from deadpool.protocol.agent.orders import Orders
-from deadpool.protocol.agent.takeover_report import TakeoverRecord
-from deadpool.protocol.agent.term_guard import TermGuard
-from deadpool.protocol.agent.trainers import Trainer
-from deadpool.protocol.coordinator.commits import Commits
-from deadpool.protocol.coordinator.election import Election
-from deadpool.protocol.coordinator.takeover import RecoveredView
+from deadpool.protocol.agent.trainers.trainers import Trainer
+from deadpool.protocol.coordinator.commits.commits import Commits
+from deadpool.protocol.coordinator.leadership.election import Election
+from deadpool.protocol.coordinator.leadership.takeover import RecoveredView
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Fence, Go, Permit, Plan, Welcome
 from deadpool.protocol.quorum import Footing, Promise, Quorum

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from deadpool.protocol.messages import PoolJob
 from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, PoolInput, ToHost
+from deadpool_lab.sim.checking.violation import Violation, fail
 from deadpool_lab.sim.clock import Clock
 from deadpool_lab.sim.pool.jobs import SimJob
 from deadpool_lab.sim.pool.machines import SimAgent, SimMachine
-from deadpool_lab.sim.violation import Violation, fail
 
 CALM_S, END_S = 60.0, 160.0
 KEPT_S = 30.0

@@ -31,7 +31,7 @@ from deadpool.protocol.messages import (
 from deadpool.protocol.recovery_walk import RecoveryWalk
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
-from deadpool_lab.sim.history import State
+from deadpool_lab.sim.checking.history import State
 from deadpool_lab.sim.network import Link
 from deadpool_lab.sim.process.captures import Captures
 from deadpool_lab.sim.process.recordings import Recordings

@@ -7,7 +7,7 @@ from typing import Any
 
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
-from deadpool.protocol.coordinator.leadership import Leadership
+from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.inputs import LinkLost
 from deadpool.protocol.messages import Settings
 from deadpool.protocol.topology import Layout, Schedule

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadpool.protocol.coordinator.leadership import Leadership
+from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import ToAgent
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Order

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.clusters.kubernetes.spec import JobSpec, apart, coordinator_name
-from deadpool.environment import SECRET_FILE_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE
 
 COORDINATOR, AGENT = "coordinator", "agent"
 """The roles of pods, as their label says."""

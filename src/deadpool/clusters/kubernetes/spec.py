@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.config import JobConfig, resolve
+from deadpool.config.job_config import JobConfig, resolve
+from deadpool.config.setting import settings_of
 from deadpool.errors import ConfigError
-from deadpool.setting import settings_of
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?$")
 _LONGEST_NAME = 45

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deadpool.child_processes import end_with_parent
-from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.host.child_processes import end_with_parent
 
 _END_S = 3.0
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from deadpool.clusters.commands import agent_words
 from deadpool.clusters.ray.agent_actor import AgentActor
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.control.console import print_line
-from deadpool.control.run_dir import RunDir
-from deadpool.events import read_events
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.events.event import read_events
 
 _POLL_S = 0.5
 _END_S = 6.0

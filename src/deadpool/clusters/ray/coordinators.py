@@ -11,11 +11,11 @@ import subprocess
 import sys
 from types import TracebackType
 
-from deadpool.child_processes import end_with_parent, interrupts_held
-from deadpool.config import JobConfig
-from deadpool.control.coordinator_processes import CoordinatorProcesses
-from deadpool.control.run_dir import RunDir
-from deadpool.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.host.child_processes import end_with_parent, interrupts_held
 
 
 class RayCoordinators:

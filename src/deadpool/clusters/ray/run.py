@@ -10,10 +10,10 @@ from typing import Any
 from deadpool.clusters.ray.agent_actors import AgentActors, Orders
 from deadpool.clusters.ray.coordinators import RayCoordinators
 from deadpool.clusters.ray.placement import check_driver, placed
-from deadpool.config import resolve
+from deadpool.config.job_config import resolve
 from deadpool.control.console import print_line
-from deadpool.control.launcher import new_run_dir
-from deadpool.control.run_dir import RunDir
+from deadpool.control.launch.launcher import new_run_dir
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import JobFailed
 
 

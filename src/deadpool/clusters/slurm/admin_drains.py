@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from deadpool.clusters.slurm import client
-from deadpool.control.job_rpc import ask
-from deadpool.control.run_dir import RunDir
+from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 
 TAKEN_OUT = {"draining", "drained", "drain", "failing", "fail", "maint"}

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from deadpool.child_processes import end_with_parent
 from deadpool.clusters.slurm import client
 from deadpool.clusters.slurm.batch_script import SRUN, spare_name
 from deadpool.clusters.slurm.client import SlurmError
 from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.control.console import print_line
-from deadpool.control.event_text import console_line
-from deadpool.events import read_events
+from deadpool.control.coordinator.event_text import console_line
+from deadpool.events.event import read_events
+from deadpool.host.child_processes import end_with_parent
 
 _POLL_S = 0.5
 _SRUN_S = 5.0

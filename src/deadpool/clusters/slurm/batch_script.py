@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deadpool.environment import SLURM_OPTIONS_VARIABLE
+from deadpool.config.environment import SLURM_OPTIONS_VARIABLE
 
 SRUN = ("srun", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none")
 """A node that dies leaves the tasks of the others alone. The one task of a node may use all its processors."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from deadpool.clusters.slurm.allocation import Allocation
 from deadpool.clusters.slurm.roles import LEAST_NODES, assign_roles
-from deadpool.config import JobConfig, resolve
-from deadpool.environment import SLURM_OPTIONS_VARIABLE, variable_of
+from deadpool.config.environment import SLURM_OPTIONS_VARIABLE, variable_of
+from deadpool.config.job_config import JobConfig, resolve
 from deadpool.errors import ConfigError
 
 

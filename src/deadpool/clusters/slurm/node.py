@@ -24,7 +24,7 @@ from deadpool.clusters.slurm.job_settings import describe
 from deadpool.clusters.slurm.node_processes import NodeProcesses
 from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.clusters.slurm.watch import JobWatch
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
 from deadpool.control.console import print_line
 from deadpool.protocol.topology import Address
 from deadpool.wire.interfaces import address_of, address_towards

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from deadpool.child_processes import end_with_parent, interrupts_held
 from deadpool.clusters.slurm.batch_script import command
 from deadpool.clusters.slurm.run_folder import RunFolder
-from deadpool.environment import NOTICE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.owner_only import open_private
+from deadpool.config.environment import NOTICE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.host.child_processes import end_with_parent, interrupts_held
+from deadpool.host.owner_only import open_private
 from deadpool.wire.secret import handed_over
 
 Process = subprocess.Popen[bytes]

@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from deadpool.clusters.doctor.finding import Kind
-from deadpool.clusters.doctor.preflight import preflight
 from deadpool.clusters.slurm import client
 from deadpool.clusters.slurm.client import PartitionSize, SlurmError
 from deadpool.clusters.slurm.run_folder import submitted_job
+from deadpool.doctor.finding import Kind
+from deadpool.doctor.preflight import preflight
 from deadpool.errors import ConfigError
 
 _SHARED = ("versions", "run folder")

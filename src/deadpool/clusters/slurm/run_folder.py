@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.run_dir import RunDir
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
-from deadpool.owner_only import make_private_folder, open_private
+from deadpool.host.owner_only import make_private_folder, open_private
 
 _POLL_S = 0.2
 START_S = 180.0

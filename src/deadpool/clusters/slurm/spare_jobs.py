@@ -15,7 +15,7 @@ from deadpool.clusters.slurm.batch_script import spare_directives, spare_name, s
 from deadpool.clusters.slurm.client import JobFacts, SlurmError
 from deadpool.clusters.slurm.options import words_for_spare, words_of_record
 from deadpool.clusters.slurm.run_folder import RunFolder
-from deadpool.events import read_events
+from deadpool.events.event import read_events
 
 _LEAST_S = 180.0
 """With less time left a new spare is not worth its start."""

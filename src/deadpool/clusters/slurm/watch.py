@@ -19,9 +19,9 @@ from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.clusters.slurm.spare_jobs import SpareJobs
 from deadpool.clusters.slurm.time_limit import TimeLimit
 from deadpool.control.console import print_line
-from deadpool.control.job_rpc import ask
+from deadpool.control.coordinator.job_rpc import ask
 from deadpool.errors import DeadPoolError
-from deadpool.owner_only import open_private
+from deadpool.host.owner_only import open_private
 
 T = TypeVar("T")
 _PERIOD_S = 2.0

@@ -21,11 +21,11 @@ from deadpool.clusters.ssh.hosts import Host
 from deadpool.clusters.ssh.outcome import Outcome
 from deadpool.clusters.ssh.preflight import Checked, findings, table
 from deadpool.clusters.ssh.reporter import Reporter
-from deadpool.config import JobConfig
+from deadpool.config.job_config import JobConfig
+from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.console import print_line
-from deadpool.control.machine_lease import MachineLease
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.control.new_job import take_folder
-from deadpool.control.run_dir import RunDir
 from deadpool.errors import ConfigError
 
 _TICK_S = 0.1

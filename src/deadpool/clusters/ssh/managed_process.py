@@ -9,8 +9,8 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from deadpool.child_processes import end_with_parent
 from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES
+from deadpool.host.child_processes import end_with_parent
 
 _LAST_LINES_S = 0.5
 

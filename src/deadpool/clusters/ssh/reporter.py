@@ -7,8 +7,8 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from deadpool.control.console import print_line
-from deadpool.control.run_dir import RunDir
-from deadpool.owner_only import open_private
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.host.owner_only import open_private
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ from typing import Any
 
 from deadpool.clusters.ssh.lines import encode
 from deadpool.clusters.ssh.upstream import Upstream
-from deadpool.control.run_dir import RunDir
+from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import DeadPoolError
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.wire.control_link import connect

@@ -20,7 +20,7 @@ from typing import Any
 
 from deadpool.clusters.ssh import facts
 from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode, encode, encode_marked
-from deadpool.owner_only import make_private_folder, open_private
+from deadpool.host.owner_only import make_private_folder, open_private
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _CHUNK_BYTES = 1 << 16

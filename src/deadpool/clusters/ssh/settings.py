@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.clusters.ssh.hosts import Host
-from deadpool.config import JobConfig, resolve
+from deadpool.config.job_config import JobConfig, resolve
 from deadpool.errors import ConfigError
 
 _ENOUGH_FOR_TWO = 3

@@ -12,7 +12,7 @@ from deadpool.errors import ConfigError
 from deadpool.integrations.lightning.batches import begin_at
 from deadpool.integrations.lightning.position import Position
 from deadpool.integrations.lightning.quiet import Quiet
-from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.loop import Moved, StepLoop
 from deadpool.trainer.pool import Pool, join

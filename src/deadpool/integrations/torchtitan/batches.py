@@ -17,8 +17,8 @@ import xxhash
 from torch import Tensor
 
 from deadpool.errors import ConfigError, NotInPlace
-from deadpool.snapshot.record import decode, encode
-from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.snapshot.record.record import decode, encode
+from deadpool.snapshot.state.rng import capture_rng, restore_rng
 
 _PATH = "dataloader.state_dict()"
 

@@ -18,7 +18,7 @@ from deadpool.integrations.transformers.generation import (
 from deadpool.integrations.transformers.position import Position, SummedLoss
 from deadpool.integrations.transformers.quiet_callbacks import QuietCallbacks
 from deadpool.integrations.transformers.supported import refuse_epoch_stop, sampler_of
-from deadpool.snapshot.rng import capture_rng, restore_rng
+from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.pool import Pool, join

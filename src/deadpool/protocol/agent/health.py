@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deadpool.protocol.agent.slots import RankSlots
+from deadpool.protocol.agent.copies.slots import RankSlots
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.health import COUNTERS, GAUGES, REPEATS, CounterRule, GaugeRule, HealthSample
 from deadpool.protocol.messages import Health, Sign

@@ -7,7 +7,7 @@ rehearsal is not urgent unless the spare is needed, which stops the command anyw
 from __future__ import annotations
 
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.agent.trainers import TrainerState
+from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.inputs import ParkedWorkEnded
 from deadpool.protocol.messages import Plan
 from deadpool.protocol.parked_work import ParkedWork

@@ -6,18 +6,18 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.checkpoint_writes import CheckpointWrites
-from deadpool.protocol.agent.coordinator_session import CoordinatorSession
-from deadpool.protocol.agent.heartbeat import Heartbeats
+from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.idle_time import IdleTime
+from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
+from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
+from deadpool.protocol.agent.leadership.reachability import Reachability
+from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
 from deadpool.protocol.agent.lease import MachineLease
-from deadpool.protocol.agent.reachability import Reachability
-from deadpool.protocol.agent.recorded_collectives import NodeRecordings
-from deadpool.protocol.agent.seating import Seating
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.agent.takeover_report import TakeoverRecord
-from deadpool.protocol.agent.trainers import TrainerState
-from deadpool.protocol.agent.unwinding import Unwinding
+from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
+from deadpool.protocol.agent.trainers.seating import Seating
+from deadpool.protocol.agent.trainers.trainers import TrainerState
+from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import WriteOut

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.events import Event
-from deadpool.protocol.agent.copies import Copies
+from deadpool.events.event import Event
+from deadpool.protocol.agent.copies.copies import Copies
 from deadpool.protocol.agent.phase import GenerationState
-from deadpool.protocol.agent.trainers import NodeTrainers
+from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
 from deadpool.protocol.messages import AgentMessage, Audit, Durable, End, Settings, TrainerInfo, Trainers

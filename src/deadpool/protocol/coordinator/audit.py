@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, get_args
 from msgspec.structs import replace
 
 from deadpool.protocol.causes import EndCause
-from deadpool.protocol.coordinator.drain import Drains
-from deadpool.protocol.coordinator.ending import Ending
 from deadpool.protocol.coordinator.job import JobState, Phase
-from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.rehearsals import Rehearsals
+from deadpool.protocol.coordinator.leaving.drain import Drains
+from deadpool.protocol.coordinator.leaving.ending import Ending
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.messages import Audit, AuditOver, Digested, Part
 from deadpool.protocol.messages.audits import PartKind
 from deadpool.protocol.seal import Extent, Seal

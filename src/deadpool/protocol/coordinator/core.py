@@ -36,26 +36,26 @@ from typing import Any, assert_never
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.audit import RecoveryAudit
-from deadpool.protocol.coordinator.checkpoints import Checkpoints
+from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.config import CoordinatorConfig
-from deadpool.protocol.coordinator.drain import Drains
-from deadpool.protocol.coordinator.drain_requests import DrainRequests
-from deadpool.protocol.coordinator.ending import Ending, SalvageProgress
-from deadpool.protocol.coordinator.fault_history import FaultHistory
-from deadpool.protocol.coordinator.faults import Faults
-from deadpool.protocol.coordinator.fencing import Fencing
-from deadpool.protocol.coordinator.heartbeats import RunMonitor
 from deadpool.protocol.coordinator.job import JobState, Phase
-from deadpool.protocol.coordinator.members import Member
-from deadpool.protocol.coordinator.membership import Membership
-from deadpool.protocol.coordinator.planning import Planning
-from deadpool.protocol.coordinator.protection import Protection
-from deadpool.protocol.coordinator.reachability import CutOff, Reachability
-from deadpool.protocol.coordinator.rehearsals import Rehearsals
-from deadpool.protocol.coordinator.resumption import Resumption
-from deadpool.protocol.coordinator.stragglers import StragglerWatch
-from deadpool.protocol.coordinator.takeover import RecoveredView, Takeover
-from deadpool.protocol.coordinator.timeouts import Timeouts
+from deadpool.protocol.coordinator.leadership.takeover import RecoveredView, Takeover
+from deadpool.protocol.coordinator.leaving.drain import Drains
+from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
+from deadpool.protocol.coordinator.leaving.ending import Ending, SalvageProgress
+from deadpool.protocol.coordinator.membership.heartbeats import RunMonitor
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.membership.membership import Membership
+from deadpool.protocol.coordinator.membership.reachability import CutOff, Reachability
+from deadpool.protocol.coordinator.membership.stragglers import StragglerWatch
+from deadpool.protocol.coordinator.membership.timeouts import Timeouts
+from deadpool.protocol.coordinator.protection.protection import Protection
+from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
+from deadpool.protocol.coordinator.recovery.faults import Faults
+from deadpool.protocol.coordinator.recovery.fencing import Fencing
+from deadpool.protocol.coordinator.recovery.planning import Planning
+from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
+from deadpool.protocol.coordinator.recovery.resumption import Resumption
 from deadpool.protocol.effects import CoordinatorEffect, earliest
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (

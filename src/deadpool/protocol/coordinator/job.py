@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from enum import Enum
 
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.commits import Commits
+from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.config import CoordinatorConfig
-from deadpool.protocol.coordinator.members import Member, SilentNodes, SpareWatch
+from deadpool.protocol.coordinator.membership.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.coordinator.placement import Placement
-from deadpool.protocol.coordinator.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
-from deadpool.protocol.coordinator.unread_copies import UnreadCopies
+from deadpool.protocol.coordinator.recovery.placement import Placement
+from deadpool.protocol.coordinator.recovery.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
+from deadpool.protocol.coordinator.recovery.unread_copies import UnreadCopies
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Inventory, OrderMessage, Shares, TrainerInfo
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter

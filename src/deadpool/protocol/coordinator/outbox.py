@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from deadpool.events import Event
+from deadpool.events.event import Event
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Generation

@@ -37,8 +37,8 @@ class Report(FreeFormMessage, frozen=True, kw_only=True):
 class Injection(Message, frozen=True, kw_only=True):
     """An injected fault: `signal` is sent to one trainer, or to the whole node. Cores do not know of it.
 
-    Without `at` it is sent now. Otherwise it is sent at that moment (deadpool.fault_orders) of step or version `step`,
-    by the first trainer that reaches it.
+    Without `at` it is sent now. Otherwise it is sent at that moment (deadpool.config.fault_orders) of step or version
+    `step`, by the first trainer that reaches it.
     """
 
     signal: int

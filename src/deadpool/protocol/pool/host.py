@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.events import Event
+from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, earliest
 from deadpool.protocol.inputs import ParkedWorkEnded, Tick
 from deadpool.protocol.messages import HostState, PoolJob

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.events import Event
+from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit
 from deadpool.protocol.messages import Assignment, HostState, PoolJob, PoolNotice
 from deadpool.protocol.pool.assignment import assign

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from deadpool.protocol.coding import CodingGroup, Piece, Place, pieces_of
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry, Seal
-from deadpool.snapshot.piece_digests import PieceDigests
+from deadpool.snapshot.arena.piece_digests import PieceDigests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from deadpool.protocol.coding import ParityLayout, ParityRow, Piece, Place
 from deadpool.protocol.identity import Version
-from deadpool.snapshot.checksums import checksum
+from deadpool.snapshot.arena.checksums import checksum
+from deadpool.snapshot.arena.slot import clear_seal
 from deadpool.snapshot.erasure.coders import Coder, chosen_coder, clear
 from deadpool.snapshot.erasure.contribution import Contribution
 from deadpool.snapshot.erasure.galois import coefficient
-from deadpool.snapshot.slot import clear_seal
 
 _LOCKS = 16  # each guards every sixteenth row: threads rarely meet, and a slot of many rows needs no lock for each
 

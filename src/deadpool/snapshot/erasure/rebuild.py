@@ -17,13 +17,13 @@ from deadpool.errors import DeadPoolError, TransferError
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.seal import NOT_AS_SEALED, PIECE_BYTES, Geometry, Seal, regions_sent
-from deadpool.snapshot.checksums import checksum
+from deadpool.snapshot.arena.checksums import checksum
+from deadpool.snapshot.arena.slot import clear_seal, region
 from deadpool.snapshot.erasure.block_source import BlockReader, BlockSource
 from deadpool.snapshot.erasure.coders import Coder, chosen_coder, clear
 from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
 from deadpool.snapshot.erasure.galois import DataBlock
 from deadpool.snapshot.erasure.lost_pieces import LostPiece, LostPieces, Task
-from deadpool.snapshot.slot import clear_seal, region
 from deadpool.snapshot.transfer.client import TransferClient, Watch
 from deadpool.snapshot.transfer.connection import Connection
 

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Region, Seal, extent_of, regions_sent
+from deadpool.snapshot.arena.seal_bytes import pack_seal
+from deadpool.snapshot.arena.slot import clear_seal, region
 from deadpool.snapshot.erasure.contribution import Contribution
-from deadpool.snapshot.seal_bytes import pack_seal
-from deadpool.snapshot.slot import clear_seal, region
 from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (

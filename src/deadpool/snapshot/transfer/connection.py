@@ -18,7 +18,7 @@ from typing import Any
 from deadpool.errors import TransferError, WireError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation
-from deadpool.snapshot.checksums import checksum, pieces
+from deadpool.snapshot.arena.checksums import checksum, pieces
 from deadpool.snapshot.transfer.frames import (
     HEAD_BYTES,
     Frame,

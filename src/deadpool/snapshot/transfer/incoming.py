@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
-from deadpool.snapshot.slot import clear_seal, region, write_seal
+from deadpool.snapshot.arena.slot import clear_seal, region, write_seal
 from deadpool.snapshot.transfer.arrival import Arrival
 from deadpool.snapshot.transfer.callbacks import Callbacks
 from deadpool.snapshot.transfer.connection import Connection

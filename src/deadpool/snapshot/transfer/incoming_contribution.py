@@ -11,7 +11,7 @@ from collections.abc import Callable
 from deadpool.errors import WireError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import NOT_AS_SEALED
-from deadpool.snapshot.checksums import checksum
+from deadpool.snapshot.arena.checksums import checksum
 from deadpool.snapshot.erasure.contribution import Contribution
 from deadpool.snapshot.erasure.parity_slot import ParitySlot
 from deadpool.snapshot.transfer.arrival import Arrival

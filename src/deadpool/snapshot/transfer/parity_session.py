@@ -7,7 +7,7 @@ from typing import Any
 
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import Place
-from deadpool.snapshot.piece_digests import packed_bytes
+from deadpool.snapshot.arena.piece_digests import packed_bytes
 from deadpool.snapshot.transfer.callbacks import FoundParity, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Frame, Kind, naturals

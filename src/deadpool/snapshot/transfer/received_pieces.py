@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from deadpool.errors import WireError
 from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Region, digest_of, extent_of
-from deadpool.snapshot.checksums import PIECE_BYTES, combine_pieces
+from deadpool.snapshot.arena.checksums import PIECE_BYTES, combine_pieces
 from deadpool.snapshot.transfer.frames import Chunk
 
 

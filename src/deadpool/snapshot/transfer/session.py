@@ -9,7 +9,7 @@ from deadpool.errors import ArenaError, TransferError, WireError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
-from deadpool.snapshot.seal_bytes import pack_seal
+from deadpool.snapshot.arena.seal_bytes import pack_seal
 from deadpool.snapshot.transfer.arrival import Arrival
 from deadpool.snapshot.transfer.callbacks import Callbacks, Found, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection

@@ -43,7 +43,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from deadpool.backend.null_group import NullGroup
+from deadpool.backend.rehearsing.null_group import NullGroup
 from deadpool.errors import NotInPlace, StateError
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.ddp_state import averages_gradients

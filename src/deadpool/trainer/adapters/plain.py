@@ -1,7 +1,7 @@
 """Modules without a wrapper, and tensor parallel ones: a step that was cut off leaves only gradients in them.
 
 They stay where they are until the state of a version is put back, which zeroes them in place: the script may hold them
-(snapshot/gradients.py).
+(snapshot/identity/gradients.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from deadpool.snapshot import cures
+from deadpool.snapshot.state import cures
 from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.dtensor import replicas_of
 

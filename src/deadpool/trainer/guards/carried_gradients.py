@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from deadpool.snapshot.tensors import local_part
+from deadpool.snapshot.record.tensors import local_part
 from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.guards.guard import is_due
 from deadpool.trainer.guards.rules import Rule

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from deadpool.snapshot.cures import is_off
-from deadpool.snapshot.loaders import LoaderPosition
-from deadpool.snapshot.record import encode
+from deadpool.snapshot.record.record import encode
+from deadpool.snapshot.state.cures import is_off
+from deadpool.snapshot.state.loaders import LoaderPosition
 from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.guards.rules import Rule
 

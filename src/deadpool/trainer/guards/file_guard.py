@@ -30,14 +30,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.messages import Rehearse
-from deadpool.trainer import first_start, forked_child
+from deadpool.trainer import first_start
 from deadpool.trainer.guards.job_folders import JobFolders, absolute
 from deadpool.trainer.guards.kept_files import KeptFiles
 from deadpool.trainer.guards.kept_removals import KeptRemovals, removed_by_command, skip_commands
 from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.process import forked_child
 
 if TYPE_CHECKING:
-    from deadpool.trainer.session import Session
+    from deadpool.trainer.process.session import Session
 
 REMOVE, REPLACE, OVERWRITE, READ = "remove", "replace", "overwrite", "read"
 _Touched = tuple[str, Any, int]  # what is done, the path, a descriptor of its folder or -1

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deadpool.errors import Inexact
-from deadpool.notes import note
+from deadpool.host.notes import note
 from deadpool.trainer.guards.rules import Rule
 
 if TYPE_CHECKING:
-    from deadpool.trainer.session import Session
+    from deadpool.trainer.process.session import Session
 
 STOP = "stop"
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from deadpool.snapshot.tensors import local_part
+from deadpool.snapshot.record.tensors import local_part
 
 _TENSORS, _ELEMENTS = 8, 8  # whose elements are looked at: writes through `.data` are not counted by torch
 _TURNS = 64  # of 624 numbers each, that a Mersenne twister may have drawn between two looks

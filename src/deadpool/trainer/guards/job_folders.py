@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deadpool.environment import JOURNAL_VARIABLE
+from deadpool.config.environment import JOURNAL_VARIABLE
 
 _NOT_KEPT = {"__pycache__", ".cache", ".triton", ".nv", ".git", ".local", ".config", "deadpool-runs"}
 _LOCK = ".lock"  # libraries make and remove locks around what they read

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from deadpool.backend.interception import Interception
-from deadpool.backend.recorded_collectives import Key
+from deadpool.backend.rehearsing.recorded_collectives import Key
 from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.guards.guard import is_due
 from deadpool.trainer.guards.rules import Rule

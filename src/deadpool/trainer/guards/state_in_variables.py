@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from deadpool.snapshot.state import ProtectedState
+from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_names import carried_names
 from deadpool.trainer.guards.findings import Findings
 from deadpool.trainer.guards.fingerprints import Fingerprint, fingerprint, has_moved_on, is_known_kind

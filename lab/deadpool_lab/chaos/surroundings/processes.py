@@ -1,0 +1,140 @@
+"""The processes of a job under faults: signals to them, and new nodes in place of dead ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from deadpool.control.launch.launcher import LocalJob
+from deadpool_lab.chaos.surroundings.health_files import HealthFiles
+from deadpool_lab.chaos.surroundings.network import Network
+
+_REPLACED_AFTER_S = (0.2, 3.0)
+_STOP_S = 1.0
+
+
+class JobProcesses:
+    def __init__(self, job: LocalJob, network: Network, rng: random.Random, health: HealthFiles | None = None) -> None:
+        self._job, self._network, self._rng, self._health = job, network, rng, health
+        self._names = len(job.config.node_names)
+        self.size = self._names  # how many nodes there should be
+        self._dead: set[str] = set()
+        self._due: list[float] = []  # times at which a new node replaces a dead one
+        self._stopped: set[int] = set()
+
+    def prepare(self) -> None:
+        for name in self._job.config.node_names:
+            self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        self._network.add(name)
+        if self._health is not None:
+            self._health.make_well(name)
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def agent(self, node: str) -> int:
+        return self._job.nodes[node].pid
+
+    @property
+    def coordinator(self) -> int:
+        process = self._job.coordinator
+        assert process is not None
+        return process.pid
+
+    def alive(self) -> list[str]:
+        return [name for name, process in self._job.nodes.items() if process.poll() is None]
+
+    def is_alive(self, node: str) -> bool:
+        return self._job.nodes[node].poll() is None
+
+    def is_part_of(self, node: str, pid: int) -> bool:
+        """A status may be old, and its process id may belong to another process by now."""
+        try:
+            return node in self._job.nodes and os.getpgid(pid) == self.agent(node)
+        except ProcessLookupError:
+            return False
+
+    def add(self) -> str:
+        """Adds a node to the running job, under a new name."""
+        name = f"n{self._names}"
+        self._names += 1
+        self._begin(name)
+        self._job.add_node(name, spare=True)
+        return name
+
+    def print_to(self, descriptor: int) -> None:
+        """Where processes print to that are started from now on."""
+        self._job.output = descriptor
+
+    def replace_dead(self) -> None:
+        """Replaces each node that has ended by another one, some time later, unless there are enough."""
+        now = time.monotonic()
+        for name in self._job.nodes:
+            if name not in self._dead and not self.is_alive(name):
+                self._dead.add(name)
+                self._due.append(now + self._rng.uniform(*_REPLACED_AFTER_S))
+        for due in [due for due in self._due if due <= now]:
+            self._due.remove(due)
+            if len(self.alive()) < self.size:
+                self.add()
+
+    # --- signals -----------------------------------------------------------------------------------------------------
+
+    def signal(self, pid: int, sig: signal.Signals) -> None:
+        _send(pid, sig)
+
+    def kill_node(self, node: str) -> None:
+        _send(-self.agent(node), signal.SIGKILL)
+
+    def stop_node(self, node: str) -> None:
+        """When this returns, no thread of the node runs any more."""
+        self._stopped.add(-self.agent(node))
+        _send(-self.agent(node), signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_S
+        while time.monotonic() < deadline and not all(map(_is_stopped, self.pids().get(node, []))):
+            time.sleep(0.005)
+
+    def resume_node(self, node: str) -> None:
+        self.resume(-self.agent(node))
+
+    def stop(self, pid: int) -> None:
+        self._stopped.add(pid)
+        _send(pid, signal.SIGSTOP)
+
+    def resume(self, pid: int) -> None:
+        self._stopped.discard(pid)
+        _send(pid, signal.SIGCONT)
+
+    def resume_all(self) -> None:
+        """A stopped process could not be told to end."""
+        for pid in list(self._stopped):
+            self.resume(pid)
+
+    def pids(self) -> dict[str, list[int]]:
+        """All processes of nodes that are alive, agents first."""
+        groups: dict[int, list[int]] = {}
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit():
+                with contextlib.suppress(OSError):
+                    groups.setdefault(os.getpgid(int(path.name)), []).append(int(path.name))
+        return {name: sorted(groups.get(self.agent(name), [])) for name in self.alive()}
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether no thread of the process runs, also because it has ended."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[0] not in "TtZX":
+                return False
+    return True
+
+
+def _send(target: int, sig: signal.Signals) -> None:
+    """`target` is a process, or a group if it is negative. It may have ended meanwhile."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(target, sig)

@@ -1,0 +1,111 @@
+"""The NCCL backends of this process: how each was made, which may have communicators, and which were used.
+
+A rebuild needs the first and the last of these, an abort the second. abort() may be called from any thread, everything
+else from the main thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from deadpool.backend import world
+from deadpool.backend.nccl import backends as nccl
+from deadpool.backend.supervisor import Supervisor
+
+
+class NcclCommunicators:
+    """`on_torn_down` gets the seconds that an abort took; `on_hang` is called if an abort never returns."""
+
+    def __init__(
+        self, supervisor: Supervisor, on_torn_down: Callable[[float], None], on_hang: Callable[[], None]
+    ) -> None:
+        self._supervisor, self._on_torn_down, self._on_hang = supervisor, on_torn_down, on_hang
+        self._lock = threading.Lock()
+        self._abortable: list[Any] = []  # backends that may have communicators
+        self._recipes: dict[str, nccl.Recipe] = {}  # by group
+        self.used: set[str] = set()  # groups that have run a collective over NCCL
+
+    @property
+    def exist(self) -> bool:
+        """Whether any group of this process uses NCCL."""
+        return bool(self._recipes)
+
+    def warm_up(self) -> None:
+        for kind in {recipe.kind for recipe in self._recipes.values()}:
+            nccl.warm_up(kind)
+
+    def make(
+        self, what: str, recipe: nccl.Recipe, store: dist.Store, rank: int, size: int, wait_s: float | None = None
+    ) -> Any:
+        """The backend is registered before the caller has it, so that no abort misses it. One that connects while it is
+        made cannot be aborted until then: an abort gives up the wait for it."""
+        self._recipes[recipe.options.group_name] = recipe
+
+        def make() -> Any:
+            backend = recipe.make(store, rank, size)
+            with self._lock:
+                self._abortable.append(backend)
+            return backend
+
+        return self._supervisor.run(what, make, keep=False, wait_s=wait_s)
+
+    def make_unconnected(self, recipe: nccl.Recipe, rank: int, size: int) -> Any:
+        self._recipes[recipe.options.group_name] = recipe
+        return recipe.make_unconnected(rank, size)
+
+    def remake(self, group: world.JoinedGroup, store: dist.Store, wait_s: float) -> Any:
+        recipe = self._recipes[group.name]
+        return self.make(f"rebuilding group {group.name}", recipe, store, group.rank, group.size, wait_s)
+
+    def register(self, group: world.JoinedGroup, *, detached: bool) -> None:
+        """Keeps the backend, to abort it, also one that torch has made by itself. Does nothing for a fake group."""
+        if group.nccl is None or detached or world.is_faked(group.process_group):
+            return
+        backend = _backend(group)
+        with self._lock:
+            if all(backend is not known for known in self._abortable):
+                self._abortable.append(backend)
+
+    def register_split(self, group: world.JoinedGroup, origin: world.JoinedGroup, *, detached: bool) -> None:
+        """The new group is made anew as its origin is. In a rehearsal it is fake and has no options of its own: it gets
+        those of its origin."""
+        if group.nccl is None:
+            return
+        self.register(group, detached=detached)
+        recipe = self._recipes[origin.name]
+        options = copy.deepcopy(recipe.options) if detached else _backend(group).options
+        self._recipes[group.name] = replace(recipe, options=options)
+
+    def abort(self) -> None:
+        """Returns at once: the communicators are torn down in threads of their own."""
+        with self._lock:
+            backends, self._abortable = self._abortable, []
+        if backends:
+            nccl.Teardown(backends, self._on_torn_down, self._on_hang).start()
+
+    def note_use(self) -> None:
+        if self.exist:
+            unknown = [group for group in world.joined_groups() if group.name not in self.used]
+            over_nccl = [group for group in unknown if group.nccl is not None]
+            self.used |= {group.name for group in over_nccl if nccl.was_used(_backend(group))}
+
+    def connect_used(self, groups: Sequence[world.JoinedGroup], wait_s: float) -> None:
+        """Connects the groups that had been used before the rebuild, so that the first step need not do it and the
+        loss of a peer ends it. Those that connect when they are made have done so."""
+        used = [_backend(group) for group in groups if group.name in self.used]
+        backends = [backend for backend in used if nccl.connects_at_first_use(backend)]
+        if backends:
+            device = torch.cuda.current_device()
+            self._supervisor.run("connecting groups", lambda: nccl.connect(backends, device), keep=False, wait_s=wait_s)
+
+
+def _backend(group: world.JoinedGroup) -> Any:
+    assert group.nccl is not None
+    return group.backend(group.nccl)

@@ -1,0 +1,35 @@
+"""`deadpool replace`: drain the slowest node."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deadpool.cli.run_argument import for_a_job
+
+
+@for_a_job()
+def replace(
+    run: Path | None,
+    straggler: Annotated[bool, typer.Option("--straggler", help="the node that is slow all the time")] = False,
+    wait: Annotated[bool, typer.Option(help="wait until it has left, or until it is clear that it stays")] = True,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Drain the slowest of the nodes that `deadpool status` calls slow. For another use deadpool drain --node."""
+    from deadpool.cli.act.drain_wait import await_departure
+    from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.errors import ConfigError
+
+    if not straggler:
+        raise ConfigError(
+            "no node was chosen: give --straggler for the slowest one, or name one: deadpool drain --node n3"
+        )
+    folder = find_run_dir(run)
+    body = ask(folder, "replace")
+    if wait:
+        await_departure(folder, body["node"])
+    slow = f"worked {body['own_s']} s at each step, the other nodes {body['usual_s']} s"
+    print(json_format.dumps(body) if json else f"node {body['node']} {slow}; its ranks go to node {body['successor']}")

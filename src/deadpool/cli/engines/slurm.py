@@ -1,0 +1,195 @@
+"""`deadpool slurm`: jobs under Slurm. `batch`, `node` and `spare` are called by the batch scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deadpool.cli.engines.slurm_options import WARN_S, Preload, Requeue, RunDir, Script, Srun, WarnS, with_submission
+from deadpool.cli.start.options import with_settings
+from deadpool.cli.start.program import checked_program
+from deadpool.config.setting import RUN
+
+if TYPE_CHECKING:
+    from deadpool.clusters.slurm.batch_script import JobScript
+
+app = typer.Typer(help="Protected jobs under Slurm.", no_args_is_help=True)
+SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+
+
+@with_settings(RUN)
+@with_submission(submits=True)
+def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
+    """Submit a protected job: nodes that train, spares, and by itself a new spare for each node that is lost."""
+    from deadpool.clusters.slurm.allocation import is_inside
+    from deadpool.clusters.slurm.preflight import check_before_submission, check_folder_is_free, check_node_count
+    from deadpool.clusters.slurm.run_folder import note_submission
+    from deadpool.clusters.slurm.waiting import StartWatch
+    from deadpool.control.launch.folder_lock import lock_folder
+    from deadpool.errors import ConfigError
+    from deadpool.host.owner_only import make_private_folder
+
+    if submission["warn_s"] < 0:
+        raise ConfigError(f"warn_s={submission['warn_s']} cannot be used: give at least 0")
+    made = _job_script(submission, flags)
+    if is_inside():
+        raise ConfigError(
+            "this shell is inside of an allocation: start `srun deadpool agent -- SCRIPT` in it, or leave it"
+        )
+    if submission["preflight"]:
+        check_before_submission(made.run_dir)
+        check_node_count(made.nodes, made.options)
+    make_private_folder(made.run_dir)
+    with contextlib.closing(lock_folder(made.run_dir, "run_dir")):  # of two that submit, one is first
+        check_folder_is_free(made.run_dir)
+        job_id = _sbatch(made.text())
+        note_submission(made.run_dir, job_id)
+    print(f"Submitted batch job {job_id}")
+    print(f"run folder: {made.run_dir}")
+    print(f"look at it: {shlex.join(['deadpool', 'status', str(made.run_dir)])}", flush=True)
+    watch = StartWatch(job_id, lambda words: print(f"job {job_id}: {words}", flush=True))
+    if watch.first_look() and submission["await_start"]:
+        watch.follow()
+
+
+@with_settings(RUN)
+@with_submission(submits=False)
+def script(submission: dict[str, Any], flags: dict[str, Any]) -> None:
+    """Print the batch script that `deadpool slurm submit` would submit."""
+    print(_job_script(submission, flags).text(), end="")
+
+
+def _sbatch(text: str) -> str:
+    from deadpool.clusters.slurm import client
+    from deadpool.errors import ConfigError
+
+    try:
+        return client.submit([], text)
+    except client.SlurmError as error:
+        words = " ".join(str(error).split()).rstrip(".")  # sbatch's own, in one line
+        raise ConfigError(
+            f"the job was not submitted: {words}. Start this where sbatch works, as on a login node of the cluster"
+        ) from error
+
+
+def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
+    """What cannot be used is refused before anything is submitted."""
+    from deadpool.cli.job_client import RUNS
+    from deadpool.clusters.slurm.batch_script import JobScript
+    from deadpool.clusters.slurm.job_settings import checked
+    from deadpool.clusters.slurm.options import option_words
+    from deadpool.config.environment import variable_of
+    from deadpool.config.job_config import resolve
+    from deadpool.control.launch.launcher import new_run_name
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    config = checked(resolve(given))
+    settings = {"nodes": config.nodes, "spares": config.spares, **given}
+    return JobScript(
+        options=option_words(submission, submission["sbatch"] or ()),
+        settings={variable_of(name): _text(value) for name, value in settings.items()},
+        program=checked_program(submission["script"], module=submission["module"], no_python=False),
+        nodes=config.nodes + config.spares,
+        run_dir=(submission["run_dir"] or RUNS / new_run_name()).absolute(),
+        job_name=submission["job_name"],
+        requeue=submission["requeue"],
+        warn_s=submission["warn_s"],
+        preload=submission["preload"] or (),
+        srun=submission["srun"] or (),
+    )
+
+
+def _text(value: Any) -> str:
+    """As the environment has it."""
+    return ";".join(value) if isinstance(value, tuple) else str(value)
+
+
+def batch(
+    script: Script,
+    run_dir: RunDir,
+    preload: Preload = None,
+    srun: Srun = None,
+    requeue: Requeue = False,
+    warn_s: WarnS = WARN_S,
+) -> None:
+    """What the batch script runs: a node of the job on each node of the allocation, until the job ends."""
+    from deadpool.clusters.slurm.allocation import read_allocation
+    from deadpool.clusters.slurm.batch import BatchHost
+    from deadpool.clusters.slurm.batch_script import node_command
+    from deadpool.clusters.slurm.job_settings import describe, job_settings
+    from deadpool.clusters.slurm.run_folder import RunFolder
+
+    allocation = read_allocation(os.environ)
+    folder = RunFolder(run_dir, allocation.attempt)
+    program = checked_program(script, module=False, no_python=False)
+    config = job_settings(allocation, os.environ, {})
+    folder.begin(describe(allocation, config, program, preload or (), srun or ()))
+    command = node_command(run_dir, program, preload or (), requeue=requeue, warn_s=warn_s)
+    raise typer.Exit(BatchHost(folder, allocation.job_id, command, srun or ()).run())
+
+
+def node(
+    script: Script,
+    run_dir: RunDir,
+    preload: Preload = None,
+    requeue: Requeue = False,
+    warn_s: WarnS = WARN_S,
+) -> None:
+    """What srun starts once on each node of the allocation."""
+    program = checked_program(script, module=False, no_python=False)
+    raise typer.Exit(_run_node(program, run_dir, preload or [], {}, requeue=requeue, warn_s=warn_s))
+
+
+def run_unsubmitted(program: list[str], preload: list[str], flags: dict[str, Any]) -> int:
+    """`srun deadpool agent` in an allocation that was made by other means. Its run folder is new for each attempt."""
+    from deadpool.cli.job_client import RUNS
+    from deadpool.clusters.slurm.allocation import read_allocation
+
+    attempt = read_allocation(os.environ).attempt
+    known = {name: value for name, value in flags.items() if name != "host"}
+    return _run_node(program, RUNS / f"slurm-{attempt}", preload, known, requeue=False, warn_s=WARN_S)
+
+
+def _run_node(
+    program: list[str], run_dir: Path, preload: list[str], flags: dict[str, Any], *, requeue: bool, warn_s: float
+) -> int:
+    from deadpool.clusters.slurm.allocation import read_allocation
+    from deadpool.clusters.slurm.job_settings import job_settings
+    from deadpool.clusters.slurm.node import SlurmNode
+    from deadpool.clusters.slurm.run_folder import RunFolder
+
+    allocation = read_allocation(os.environ)
+    folder = RunFolder(run_dir.absolute(), allocation.attempt)
+    config = job_settings(allocation, os.environ, flags)
+    return SlurmNode(allocation, folder, config, program, preload, requeue=requeue, warn_s=warn_s).run()
+
+
+def spare(
+    run_dir: RunDir,
+    of: Annotated[str, typer.Option(help="the job that it joins, and how often that was requeued, as in 17.0")],
+) -> None:
+    """What a one-node job runs: it joins another job as a spare."""
+    from deadpool.clusters.slurm.allocation import read_allocation
+    from deadpool.clusters.slurm.job_settings import job_settings
+    from deadpool.clusters.slurm.node import SlurmNode
+    from deadpool.clusters.slurm.run_folder import RunFolder
+
+    allocation = read_allocation(os.environ)
+    folder = RunFolder(run_dir, of)
+    described = folder.await_begun()
+    given = {name: described[name] for name in ("nodes", "nproc_per_node")}
+    config = job_settings(allocation, os.environ, given)
+    joining = SlurmNode(allocation, folder, config, described["program"], described["preload"], joins_other=True)
+    raise typer.Exit(joining.run())
+
+
+app.command(context_settings=SCRIPT_LAST)(submit)
+app.command(context_settings=SCRIPT_LAST)(script)
+app.command(context_settings=SCRIPT_LAST, hidden=True)(batch)
+app.command(context_settings=SCRIPT_LAST, hidden=True)(node)
+app.command(hidden=True)(spare)

@@ -1,0 +1,211 @@
+"""`deadpool status`: the state of a running job, as JSON or in words."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deadpool.cli.run_argument import for_a_job
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_ADD_SPARE = "deadpool agent --spare --join HOST:PORT SCRIPT"
+
+
+@for_a_job()
+def status(
+    run: Path | None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Show the nodes and ranks of a running job, how far it is, what a loss would cost, and what snapshots cost."""
+    from deadpool.cli.job_client import ask, find_run_dir
+
+    body = ask(find_run_dir(run), "status")
+    if json:
+        print(json_format.dumps(body, indent=2))
+    else:
+        _print(body)
+
+
+def _print(body: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for line in _lines(body):
+        console.print(line)
+    console.print(_node_table(body["nodes"]))
+    ranks = [rank for rank in body["ranks"] if "unique_bytes" in rank]
+    if ranks:
+        console.print(_rank_table(ranks))
+
+
+def _lines(body: dict[str, Any]) -> Iterator[str]:
+    done = f"at step {body['step']} ({body['step']} steps are completed)"
+    yield f"[bold]{body['phase']}[/bold] {done}, generation {body['generation']} since {body['cause']}"
+    yield _protection(body)
+    yield from _scheme(body["protection"])
+    yield _interval(body["interval"])
+    if body["overhead"]:
+        yield _overhead(body["overhead"])
+    yield from _warnings(body)
+    if checkpoint := body.get("checkpoint"):
+        yield f"durable checkpoint: after {checkpoint['step']} steps, {checkpoint['name']}"
+    if own := body["durable"]:
+        yield f"checkpoint that the script has reported: after {own['step']} steps, {own['path']}"
+
+
+def _protection(body: dict[str, Any]) -> str:
+    version, lag = body["watermark"], body["lag_steps"]
+    if version is None:
+        return "[bold]NOT PROTECTED YET[/bold]: no version is complete; a loss now starts the script at its first line"
+    redone = (
+        f"a loss now repeats {lag} completed step{'' if lag == 1 else 's'}" if lag else "a loss now repeats no step"
+    )
+    if not body["protected"]:
+        return f"[bold]NOT PROTECTED YET[/bold]: copies of version {version} are still on their way to their holders"
+    return f"protected: every copy of version {version} is in place; {redone}"
+
+
+def _scheme(facts: dict[str, Any] | None) -> Iterator[str]:
+    """Where there is something to say about how it was chosen."""
+    if facts is not None and facts["scheme"]["reason"]:
+        yield f"snapshots are protected by {facts['scheme']['scheme']}: {facts['scheme']['reason']}"
+
+
+def _job_size(size: dict[str, Any]) -> Iterator[str]:
+    inexact = f"not bit-identical from step {size['inexact_from']} on"
+    if 0 < size["nodes"] < size["of"]:
+        count = f"{size['nodes']} of {size['of']} nodes train"
+        yield f"[bold]shrunk[/bold]: {count}, {inexact}; add nodes with: {_ADD_SPARE}"
+    elif size["inexact_from"] is not None:
+        yield f"grown again after it had shrunk: {inexact}"
+
+
+def _warnings(body: dict[str, Any]) -> Iterator[str]:
+    from deadpool.events.story import unwritten
+
+    yield from (f"[bold]{sentence}[/bold]" for sentence in unwritten(body, only=None))
+    if (standbys := body.get("standbys")) and not standbys["left"]:
+        then = "the loss of the coordinator's machine would end the job; start one again"
+        yield f"[bold]no standby coordinator[/bold]: {then}"
+    elif standbys:
+        yield f"{standbys['left']} of {standbys['of']} standby coordinators answer"
+    if failing := body.get("checkpoint_failing"):
+        times = f"{failing['attempts']} attempt{'' if failing['attempts'] == 1 else 's'}"
+        yield f"[bold]no durable checkpoint is written[/bold]: {times} failed, the last one: {failing['reason']}"
+    yield from _job_size(body["size"])
+    if not body["spares"]:
+        then = "shrinks if it can, or waits for one" if body["size"]["may_shrink"] else "waits for one"
+        yield f"[bold]no spare[/bold]: after a loss the job {then}; add it with: {_ADD_SPARE}"
+    if (drain := body["drain"]) is not None:
+        yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
+    for slow in body["stragglers"]:
+        yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool replace --straggler"
+    if body["same_rack"]:
+        positions = ", ".join(map(str, body["same_rack"]))
+        yield (
+            f"[bold]copies in their own rack[/bold]: those of positions {positions}, because no other rack has room; "
+            "add nodes in other racks"
+        )
+    for node in body["nodes"]:
+        if node["quarantined"]:
+            reason = f"{node['quarantined']}; check the machine, then: deadpool drain --node {node['node']}"
+            yield f"[bold]node {node['node']} is quarantined[/bold]: {reason}"
+
+
+def _slowness(slow: dict[str, Any]) -> str:
+    work = f"node {slow['node']} works {slow['own_s']} s at each step of {slow['step_s']} s"
+    if slow["factor"] is None:
+        return f"{work}, and the other nodes hardly at all"
+    return f"{work}, {slow['factor']} times as long as the other nodes ({slow['usual_s']} s)"
+
+
+def _interval(interval: dict[str, Any]) -> str:
+    every, budget = interval["every"], interval["budget"]
+    steps = "step" if every == 1 else f"{every} steps"
+    begin = f" from version {interval['from']} on" if interval["from"] else ""
+    limit = f"which may cost at most {_percent(budget)} of the step time" if budget else "whatever that costs"
+    return f"one snapshot every {steps}{begin}, {limit}"
+
+
+def _overhead(measured: dict[str, Any]) -> str:
+    share, error, count = 100 * measured["share"], 100 * measured["error"], measured["comparisons"]
+    return (
+        f"protection costs {share:.2f} % ± {error:.2f} % of the step time, by {count} comparisons with steps without it"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+_RANK_COLUMNS = (
+    "rank", "unique", "replicated", "record", "copied per step", "sent per step", "stall", "to", "replicas at ranks",
+)  # fmt: skip
+
+
+def _rank_table(ranks: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(*_RANK_COLUMNS)
+    for rank in ranks:
+        table.add_row(*_rank_row(rank))
+    return table
+
+
+def _rank_row(rank: dict[str, Any]) -> list[str]:
+    copied, sent, stall = rank["copied_bytes_per_step"], rank["wire_bytes_per_step"], rank["stall_share"]
+    return [
+        str(rank["rank"]),
+        _size(rank["unique_bytes"]),
+        _size(rank["replica_bytes"]),
+        _size(rank["record_bytes"]),
+        _size(copied) if copied is not None else "nothing yet",
+        _size(sent) if sent is not None else "nothing yet",
+        _percent(stall) if stall is not None else "-",
+        ", ".join(rank["wire_bytes"]),
+        ",".join(map(str, rank["peers"])) or "-",
+    ]
+
+
+def _size(count: float) -> str:
+    """In the unit that leaves one to three digits before the point."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+_NODE_COLUMNS = ("role", "ranks", "step", "holders", "trainers", "memory", "sent", "GB/s")
+
+
+def _node_table(nodes: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    with_racks = any(node["rack"] for node in nodes)
+    table = Table("node", *(["rack"] if with_racks else []), *_NODE_COLUMNS)
+    for node in nodes:
+        table.add_row(node["node"], *([node["rack"] or "-"] if with_racks else []), *_node_row(node))
+    return table
+
+
+def _node_row(node: dict[str, Any]) -> list[str]:
+    steps = [step for step in node["steps"].values() if step is not None]
+    trainers = ", ".join(t["state"] if t["rank"] is None else f"{t['state']} r{t['rank']}" for t in node["trainers"])
+    rate = node.get("push_gbps")
+    return [
+        node["role"] + (", quarantined" if node["quarantined"] else ""),
+        ",".join(map(str, node["ranks"])),
+        str(min(steps)) if steps else "",
+        ",".join(node["holders"]),
+        trainers,
+        f"{node.get('arena_bytes', 0) / 1e6:.0f} MB",
+        f"{node.get('bytes_pushed', 0) / 1e6:.0f} MB",
+        f"{rate:.2f}" if rate else "",
+    ]

@@ -1,0 +1,76 @@
+"""Flags of commands for the settings of a job, generated from JobConfig: each setting is described only there."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from deadpool.config.job_config import settings_for
+from deadpool.config.setting import AGENT, COORDINATOR, Setting
+
+_TYPES: dict[str, Any] = {
+    "int": int | None,
+    "float": float | None,
+    "str": str | None,
+    "bool": bool | None,
+    "tuple[str, ...]": list[str] | None,
+}
+_REQUIRED = {(COORDINATOR, "nodes")}
+"""A coordinator that was not told how many nodes train would begin with the first that joins."""
+_DEFAULT_TEXTS = {
+    (AGENT, "host"): "the address of this machine that leads to the coordinator",
+    (AGENT, "tls"): "DEADPOOL_TLS, else off; the same as at the coordinator",
+}
+
+
+def with_settings(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command a flag for each of its settings. It gets their values as `flags`, by setting; None: not given."""
+    settings = settings_for(command)
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(**arguments: Any) -> None:
+            flags = {each.name: _value(arguments.pop(each.name)) for each in settings}
+            function(**arguments, flags=flags)
+
+        signature = _signature(function, [_parameter(command, each) for each in settings])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        del run.__wrapped__  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _signature(function: Callable[..., None], generated: list[inspect.Parameter]) -> inspect.Signature:
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    parameters = [*(each for each in own if each.name != "flags"), *generated]
+    return inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters])
+
+
+def _parameter(command: str, setting: Setting) -> inspect.Parameter:
+    names = [setting.flag, f"--no-{setting.word}"] if setting.kind == "bool" else [setting.flag]
+    option = typer.Option("/".join(names), help=_help(command, setting))
+    is_required = (command, setting.name) in _REQUIRED
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[_TYPES[setting.kind], option],
+        default=inspect.Parameter.empty if is_required else None,
+    )
+
+
+def _help(command: str, setting: Setting) -> str:
+    if (command, setting.name) in _REQUIRED:
+        return setting.help
+    text = _DEFAULT_TEXTS.get((command, setting.name))
+    return f"{setting.help} (default: {text})" if text else setting.help_text()
+
+
+def _value(given: Any) -> Any:
+    """A repeatable flag that was not given is an empty list; the settings hold tuples."""
+    return (tuple(given) or None) if isinstance(given, list) else given

@@ -1,0 +1,135 @@
+"""The pool's process: an asyncio shell around its core. Machines connect to it, and so do commands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+
+from deadpool.clusters.pool.folder import read_jobs, write_jobs
+from deadpool.control.console import print_line
+from deadpool.control.coordinator.event_text import console_line
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.events.event import Event
+from deadpool.events.log import EventLog
+from deadpool.protocol.effects import Emit
+from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob
+from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, ToHost, WarnHost
+from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.keepalive import notice_silence
+from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
+from deadpool.wire.served_link import ServedLink
+
+_JOBS_FILE = "jobs.json"
+
+
+class PoolServer:
+    def __init__(self, folder: RunDir, credentials: Credentials, log: EventLog) -> None:
+        self._jobs_file, self._log = folder.path / _JOBS_FILE, log
+        self._core = Pool(read_jobs(self._jobs_file))
+        self._links: dict[str, ServedLink] = {}
+        self._listener = AuthenticatedListener(credentials, "control", self._serve, self._on_refused)
+
+    async def start(self, host: str, port: int) -> Address:
+        return await self._listener.start(host, port)
+
+    async def close(self) -> None:
+        await self._listener.close()
+
+    # --- machines and commands ---------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        notice_silence(writer)
+        link = ServedLink(reader, writer)
+        await link.listen(lambda message: self._on_message(link, message))
+        for host in [name for name, known in self._links.items() if known is link]:
+            del self._links[host]
+            self._feed(HostLost(host=host, reason=link.lost_reason))
+
+    def _on_message(self, link: ServedLink, message: Any) -> None:
+        match message:
+            case HostState():
+                if (reason := self._core.refusal(message)) is not None:
+                    link.send(JoinRefused(reason=reason))
+                else:
+                    self._use(message.host, link)
+                self._feed(FromHost(state=message))
+            case Ask():
+                link.send(self._answer(message))
+
+    def _use(self, host: str, link: ServedLink) -> None:
+        """From here on this is the machine's link. It may have come back before the end of its last one was seen."""
+        before = self._links.get(host)
+        if before is not link:
+            self._links[host] = link
+            self._feed(HostLost(host=host, reason="it connected again"))
+        if before is not None and before is not link:
+            before.abort()
+
+    def _feed(self, input: Any) -> None:
+        for effect in self._core.step(input, now=time.monotonic()):
+            match effect:
+                case (ToHost(host=host) | WarnHost(host=host)) as told if host in self._links:
+                    self._links[host].send(told.message)
+                case Emit(event=event):
+                    self._record(event)
+
+    def _record(self, event: Event) -> None:
+        record = event.record(t=time.time())
+        self._log.write(record)
+        if (line := console_line(record)) is not None:
+            print_line(f"[deadpool] {line}")
+
+    def _on_refused(self, refused: RefusedPeer, count: int) -> None:
+        self._record(Event(what="connection_refused", detail={"reason": refused.sentence, "count": count}))
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, ask: Ask) -> Answer:
+        match ask.what:
+            case "pool_status":
+                return Answer(body=self._status())
+            case "add_job":
+                return self._add(ask.arguments)
+            case "remove_job":
+                return self._remove(str(ask.arguments.get("name")))
+        return Answer(body={}, error="this is the folder of a pool, and no job: give the run folder of a job")
+
+    def _add(self, arguments: dict[str, Any]) -> Answer:
+        try:
+            job = msgspec.convert(arguments["job"], PoolJob)
+        except (KeyError, msgspec.ValidationError) as error:
+            return Answer(body={}, error=f"the job cannot be added: {error}")
+        self._feed(JobAdded(job=job))
+        write_jobs(self._jobs_file, tuple(self._core.jobs.values()))
+        return Answer(body=self._status())
+
+    def _remove(self, name: str) -> Answer:
+        if name not in self._core.jobs:
+            known = ", ".join(sorted(self._core.jobs)) or "none"
+            return Answer(body={}, error=f"the pool serves no job {name!r}: known are {known}")
+        self._feed(JobRemoved(name=name))
+        write_jobs(self._jobs_file, tuple(self._core.jobs.values()))
+        return Answer(body=self._status())
+
+    def _status(self) -> dict[str, Any]:
+        hosts = [msgspec.structs.asdict(host) for host in self._core.hosts.values()]
+        jobs = [
+            {"name": job.name, "priority": job.priority, "coordinators": job.coordinators, **self._figures(job.name)}
+            for job in self._core.jobs.values()
+        ]
+        return {
+            "hosts": [{**host, **{key: list(host[key]) for key in ("parked", "ready")}} for host in hosts],
+            "jobs": jobs,
+            "refused": [{"host": host, "reason": why} for host, why in self._core.refused(time.monotonic())],
+        }
+
+    def _figures(self, job: str) -> dict[str, list[str]]:
+        hosts = self._core.hosts.values()
+        return {
+            "leased": [host.host for host in hosts if host.leased_to == job],
+            "ready": [host.host for host in hosts if not host.leased_to and job in host.ready],
+        }

@@ -1,0 +1,447 @@
+"""The agent process: an asyncio shell around the agent's core, its trainers and its data plane."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from deadpool.config.job_config import JobConfig
+from deadpool.config.timeouts import STREAM_AT_LEAST_S
+from deadpool.control.agent.bulk_cpus import bulk_cpus
+from deadpool.control.agent.coordinator_client import CoordinatorClient
+from deadpool.control.agent.data_plane import DataPlane
+from deadpool.control.agent.fault_injection import NodeInjections
+from deadpool.control.agent.machine_facts import machine_facts
+from deadpool.control.agent.machine_lease import MachineLease
+from deadpool.control.agent.metrics import AgentMetrics
+from deadpool.control.agent.peer_probe import unreachable
+from deadpool.control.agent.rank_stats import rank_figures
+from deadpool.control.agent.ready_file import READY_STATES, ReadyFile
+from deadpool.control.agent.rendezvous import RendezvousServer
+from deadpool.control.agent.thread_priority import ThreadPriority
+from deadpool.control.agent.unsent_reports import UnsentReports
+from deadpool.control.console import print_line, print_record
+from deadpool.control.coordinator.progress import FACT
+from deadpool.control.coordinator.storage_watch import DROPPED_FACT, StorageWatch
+from deadpool.control.coordinator.storage_watch import FACT as STORAGE_FACT
+from deadpool.control.core_driver import CoreDriver
+from deadpool.control.launch.examination import NodeExamination
+from deadpool.control.launch.run_dir import KEPT_FOLDER
+from deadpool.control.trainers.health_watch import HealthWatch
+from deadpool.control.trainers.parked_command import ParkedCommand
+from deadpool.control.trainers.process_activity import ActivityWatcher
+from deadpool.control.trainers.processes import TrainerProcesses
+from deadpool.events.event import Event
+from deadpool.host.child_processes import outlive_parent
+from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.agent.trainers.trainers import TrainerState
+from deadpool.protocol.effects import (
+    AgentEffect,
+    CutStreams,
+    Emit,
+    Finish,
+    KillTrainer,
+    LookElsewhere,
+    ProbePeers,
+    ReleaseLease,
+    StartParkedWork,
+    StartTrainer,
+    StopParkedWork,
+    TakeLease,
+    ToCoordinator,
+    ToTrainer,
+)
+from deadpool.protocol.inputs import (
+    Activity,
+    FromCoordinator,
+    FromTrainer,
+    HealthSampled,
+    LeasedElsewhere,
+    LeaseTaken,
+    LeaveAsked,
+    PeersProbed,
+    StopAsked,
+    TrainerActivity,
+    TrainerExited,
+)
+from deadpool.protocol.messages import (
+    Examine,
+    Facts,
+    Fence,
+    Heartbeat,
+    Injected,
+    Join,
+    Report,
+    Seat,
+    ToTrainerMessage,
+    TrainerHello,
+    Welcome,
+    is_from_trainer,
+)
+from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.trainer_link import AgentEnd, TrainerListener
+
+_STALL_S = 0.5  # a timer that fires later than this means that this process did not run
+_LEASE_LOOK_S = 0.5  # until a spare notices that its machine serves another job
+
+
+class AgentProcess:
+    def __init__(
+        self,
+        *,
+        node: str,
+        rack: str | None,
+        spare: bool,
+        settings: JobConfig,
+        script: list[str],
+        host: str,
+        logs: Path,
+        credentials: Credentials,
+        fork_server: socket.socket | None = None,
+        preload: Sequence[str] = (),
+        ready_file: Path | None = None,
+        lease: MachineLease | None = None,
+    ) -> None:
+        """With a `lease` the machine may serve other jobs too: this one has to take it first."""
+        self._core = Agent(
+            node=node,
+            standby=settings.spare_trainers,
+            spare=spare,
+            rehearsals=settings.rehearsals,
+            shared=lease is not None,
+            works=spare and bool(settings.while_parked),
+        )
+        self._lease, self._parent = lease, os.getppid()
+        told = {"node": node, "logs": str(logs)}
+        self._parked = ParkedCommand(settings.while_parked, logs / f"{node}.parked.log", told, on_ended=self._feed)
+        self.node, self._rack, self._spare, self._host = node, rack, spare, host
+        self._machine = machine_facts(host)
+        self._credentials = credentials
+        self._incarnation = secrets.token_hex(4)
+        self._client: CoordinatorClient | None = None
+        self._unsent = UnsentReports(node)
+        self._data_address: Address | None = None
+        self._ends: dict[str, AgentEnd] = {}
+        self._driver = CoreDriver(self._core, perform=self._perform, stall_s=_STALL_S)
+        self._probing: set[asyncio.Task[None]] = set()
+        self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
+        self._injections = NodeInjections(
+            self._core.trainers, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
+        )
+        self._examination = NodeExamination([f"--name={node}", f"--run-dir={logs}"], send=self._to_coordinator)
+        self._data = DataPlane(
+            self._core,
+            host=host,
+            credentials=credentials,
+            post=self._feed,
+            note=self._report,
+            midway=self._injections.midway,
+            deadline_s=STREAM_AT_LEAST_S,
+            priority=ThreadPriority(settings.bulk_nice, bulk_cpus(settings.bulk_cpus)),
+            kept=logs / KEPT_FOLDER,
+        )
+        door = f"deadpool-{node}-{secrets.token_hex(8)}"
+        self._door = TrainerListener(door, self._on_trainer_message, self._on_trainer_disconnected)
+        self._rendezvous = RendezvousServer(credentials)
+        self._trainers = TrainerProcesses(
+            script=script,
+            door=door,
+            host=host,
+            logs=logs,
+            log_file_bytes=settings.log_mb * 1_000_000,
+            show=self._show,
+            on_exit=self._on_trainer_exited,
+            on_failure=self.stop,
+            fork_server=fork_server,
+            preload=preload,
+            parked_state=settings.parked_state,
+        )
+        self._storage = StorageWatch(
+            "lines of trainers' logs",
+            self._trainers.log_trouble,
+            self._report,
+            dropped=self._trainers.lines_dropped,
+            node=node,
+        )
+        self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
+        loop = asyncio.get_running_loop()
+        self._health = HealthWatch(
+            Path(settings.health_root.replace("{node}", node)),
+            lambda sample: _from_thread(loop, lambda: self._feed(HealthSampled(sample=sample))),
+            lambda source, reason: _from_thread(loop, lambda: self._report_unseen(source, reason)),
+        )
+        self._ready_file = ReadyFile(ready_file)
+        self._is_json = settings.log_format == "json"
+        self._metrics = AgentMetrics(
+            node,
+            settings,
+            trainers=self._core.trainers,
+            data=self._data,
+            is_connected=lambda: self._client is not None and self._client.is_accepted,
+        )
+
+    async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
+        """Joins the job, and returns when the job ends or this node leaves it."""
+        client = CoordinatorClient(
+            coordinators, self._credentials, join=self._join, feed=self._feed, order=self._on_request
+        )
+        if not await self._connect_first(client, patience_s):
+            return await self._outcome
+        self._client = client
+        self._data_address = self._data.start()
+        self._door.start()
+        self._trainers.rendezvous = await self._rendezvous.start(self._host)
+        self._metrics.start(self._report)
+        self._health.start()
+        staying = asyncio.get_running_loop().create_task(client.stay_connected())
+        watching = asyncio.get_running_loop().create_task(self._watcher.run())
+        looking = asyncio.get_running_loop().create_task(self._look_at_lease())
+        try:
+            either: list[asyncio.Future[Any]] = [staying, watching, self._outcome]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            for task in (staying, watching):
+                if task.done():
+                    task.result()  # it never returns, so this raises what went wrong
+            return self._outcome.result()
+        finally:
+            watching.cancel()
+            looking.cancel()
+            staying.cancel()
+            await self._close(client)
+
+    async def _look_at_lease(self) -> None:
+        """A machine that another job has taken while this one did not need it is a spare of this job no more."""
+        while self._lease is not None:
+            await asyncio.sleep(_LEASE_LOOK_S)
+            if not self._lease.is_held and (holder := self._lease.find_holder()) is not None:
+                self._feed(LeasedElsewhere(holder=holder))
+
+    def _take_lease(self) -> None:
+        assert self._lease is not None
+        holder = self._lease.take()
+        outlive_parent(holder is None)  # a pool host that dies must not end a node that trains
+        answer = LeaseTaken() if holder is None else LeasedElsewhere(holder=holder)
+        asyncio.get_running_loop().call_soon(self._feed, answer)
+
+    def _release_lease(self) -> None:
+        assert self._lease is not None
+        self._lease.release()
+        outlive_parent(False)
+        if os.getppid() != self._parent:
+            self.leave("the pool host of its machine is gone")
+
+    async def _connect_first(self, client: CoordinatorClient, patience_s: float) -> bool:
+        """Returns False if this process was told to stop before any coordinator answered."""
+        connecting = asyncio.ensure_future(client.connect_first(patience_s))
+        either: list[asyncio.Future[Any]] = [connecting, self._outcome]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            connecting.cancel()
+            return False
+        await connecting
+        return True
+
+    def _join(self) -> Join:
+        assert self._data_address is not None
+        return Join(
+            node=self.node,
+            incarnation=self._incarnation,
+            data=self._data_address,
+            spare=self._spare,
+            rack=self._rack,
+            footing=self._core.footing,
+        )
+
+    def stop(self, reason: str) -> None:
+        self._feed(StopAsked(reason=reason))
+
+    def leave(self, reason: str) -> None:
+        holder = self._lease.find_holder() if self._lease is not None and not self._lease.is_held else None
+        if holder is not None:
+            self._feed(LeasedElsewhere(holder=holder))
+            return
+        self._feed(LeaveAsked(reason=reason))
+
+    async def _close(self, client: CoordinatorClient) -> None:
+        self._driver.stop()
+        self._ready_file.set(False)
+        for probing in self._probing:
+            probing.cancel()
+        self._parked.stop()
+        await self._trainers.close()
+        await self._parked.close()
+        self._door.close()
+        await self._rendezvous.close()
+        await asyncio.to_thread(self._health.close)
+        await asyncio.to_thread(self._data.close)
+        await asyncio.to_thread(self._metrics.close)
+        await self._examination.close()
+        await client.close()
+        if self._lease is not None:
+            self._lease.close()
+
+    # --- inputs ------------------------------------------------------------------------------------------------------
+
+    def _on_request(self, message: Any) -> None:
+        """What a coordinator asks for beside its term's orders."""
+        if isinstance(message, Examine):
+            self._examination.begin(message)
+        else:
+            self._injections.order(message)
+
+    def _on_trainer_message(self, end: AgentEnd, message: Any) -> None:
+        if isinstance(message, TrainerHello):
+            self._ends[message.trainer] = end
+        if isinstance(message, Injected):
+            self._injections.on_injected(message)
+            return
+        name = next((name for name, known in self._ends.items() if known is end), None)
+        if name is not None and is_from_trainer(message):
+            self._metrics.on_trainer_message(name, message)
+            self._feed(FromTrainer(trainer=name, message=message))
+
+    def _on_trainer_disconnected(self, end: AgentEnd) -> None:
+        """Nothing more follows from it here: the exit of the process is reported by the fork server."""
+        self._ends = {name: known for name, known in self._ends.items() if known is not end}
+
+    def _on_trainer_exited(self, name: str, code: int, reason: str) -> None:
+        if name in self._ends:
+            self._ends[name].read_remaining()
+        self._feed(TrainerExited(trainer=name, code=code, reason=reason))
+
+    def _on_activity(self, name: str, activity: Activity) -> None:
+        self._feed(TrainerActivity(trainer=name, activity=activity))
+
+    def _feed(self, input: Any) -> None:
+        match input:
+            case FromCoordinator(message=Welcome(settings=settings)):
+                self._data.use(settings)
+            case FromCoordinator(message=Fence(cause=cause)):
+                self._trainers.mark_fault(cause)
+        self._driver.feed(input)
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: AgentEffect) -> None:
+        if isinstance(effect, CutStreams):
+            self._rendezvous.clear()
+        match effect:
+            case ToCoordinator(message=message):
+                self._to_coordinator(message)
+            case LookElsewhere():
+                if self._client is not None:
+                    self._client.disconnect()
+            case ToTrainer(trainer=name, message=message, segment=segment):
+                self._to_trainer(name, message, segment)
+                if isinstance(message, Seat):
+                    self._injections.seated(name, message.rank)
+                    self._trainers.mark_seat(name, message.rank, message.cause)
+            case StartTrainer(trainer=name):
+                self._trainers.start(name)
+            case KillTrainer(trainer=name):
+                self._signal_trainer(name, signal.SIGKILL)
+            case TakeLease():
+                self._take_lease()
+            case ReleaseLease():
+                self._release_lease()
+            case StartParkedWork(start=number):
+                self._parked.start(number)
+            case StopParkedWork():
+                self._parked.stop()
+            case ProbePeers():
+                task = asyncio.get_running_loop().create_task(self._probe(effect))
+                self._probing.add(task)
+                task.add_done_callback(self._probing.discard)
+            case Emit(event=event):
+                self._report(event)
+            case Finish():
+                if not self._outcome.done():
+                    self._outcome.set_result(effect)
+            case _:
+                self._data.perform(effect)
+
+    async def _probe(self, probe: ProbePeers) -> None:
+        try:
+            found = await asyncio.to_thread(unreachable, probe.peers)
+        except OSError:
+            return  # out of descriptors, say: this node has nothing to tell of the others
+        self._feed(PeersProbed(number=probe.number, unreachable=found))
+
+    def _to_trainer(self, name: str, message: ToTrainerMessage, segment: int | None = None) -> None:
+        if name in self._ends:
+            descriptor = self._data.descriptor(segment) if segment is not None else None
+            self._ends[name].send(message, descriptor)
+
+    def _signal_trainer(self, name: str, sig: int) -> None:
+        self._trainers.signal(name, sig)
+
+    def _report(self, event: Event) -> None:
+        self._to_coordinator(Report(records=({"node": self.node, **event.record(t=time.time())},)))
+
+    def _report_unseen(self, source: str, reason: str) -> None:
+        detail = {"source": source, "reason": reason}
+        self._report(Event(what="health_unseen", node=self.node, detail=detail))
+
+    def _to_coordinator(self, message: Any) -> None:
+        if isinstance(message, Report):
+            self._unsent.add(message)
+            self._metrics.on_report(message)
+            self._print(message)
+        elif self._client is not None:
+            self._client.send(message)
+        if self._client is not None and self._client.is_accepted:
+            self._unsent.send(self._client.send, self._report)
+            if isinstance(message, Heartbeat):
+                self._storage.look()
+                self._client.send(Facts(facts=self._facts()))
+                self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
+
+    def _print(self, report: Report) -> None:
+        """In text the coordinator's lines are enough."""
+        for record in report.records if self._is_json else ():
+            print_record(**{"process": "agent", "node": self.node, **record})
+
+    def _facts(self) -> dict[str, Any]:
+        sent = self._data.sent
+        return {
+            "host": self._host,
+            "pid": os.getpid(),
+            "process_group": os.getpgid(0),
+            "trainer_pids": self._trainers.pids(),
+            "arena_bytes": self._data.arena_bytes,
+            "bytes_pushed": sent.total,
+            "push_gbps": sent.gbps,
+            "rank_figures": rank_figures(self._core, sent),
+            FACT: self._metrics.step_times(),
+            STORAGE_FACT: self._storage.facts(),
+            DROPPED_FACT: self._storage.losses(),
+            "parked_work": self._core.parked_work.facts() if self._core.parked_work.starts else None,
+            **self._machine,
+        }
+
+    def _show(self, name: str, text: str) -> None:
+        """Lines of a trainer without a rank, as in a rehearsal, go to its log only."""
+        trainer = self._core.trainers.by_name.get(name)
+        if trainer is None or trainer.state is not TrainerState.SEATED:
+            return
+        if self._is_json:
+            print_record(
+                process="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
+            )
+        else:
+            print_line(f"[{self.node} r{trainer.rank}] {text}")
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    """A thread may outlive the loop by a moment."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(action)

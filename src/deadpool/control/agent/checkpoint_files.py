@@ -1,0 +1,171 @@
+"""The agent's half of durable checkpoints: copies slots out of the arena for a writer, and loads snapshots back.
+
+Slots are copied first and then written, so that a slow store keeps no slot from the trainers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from deadpool.control.agent.checkpoint_writers import CheckpointWriters
+from deadpool.durable.reading import load_rank
+from deadpool.durable.store import open_store
+from deadpool.durable.tasks import FinishTask, PartTask, StagedCopy
+from deadpool.errors import ArenaError, DeadPoolError, TransferError
+from deadpool.protocol.effects import CompleteCheckpoint, FetchCopy, WritePart
+from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.inputs import Fetched, FetchFailed, PartWritten, Staged
+from deadpool.protocol.messages import Settings, SlotRef
+from deadpool.snapshot.arena.arena import Segment
+
+_CHUNK_BYTES = 16 << 20
+
+
+class CheckpointFiles:
+    def __init__(self, *, deliver: Callable[[Any], None], slot: Callable[[SlotRef], memoryview]) -> None:
+        """`deliver` takes inputs for the core from any thread."""
+        self._deliver, self._slot = deliver, slot
+        self._writers = CheckpointWriters(deliver)
+        self._settings: Settings | None = None
+        self._fenced: Generation = NO_GENERATION  # older ones have ended
+        self._loads: set[Load] = set()
+
+    def use(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def close(self) -> None:
+        for load in list(self._loads):
+            load.cancel()
+        self._writers.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def write_part(self, effect: WritePart) -> None:
+        """In a thread whose end a fence waits for: the slots are free when it is over."""
+        assert self._settings is not None and self._settings.durable is not None
+        durable = self._settings.durable
+        segments: list[Segment] = []
+        failure = ""
+        try:
+            for ref, copy, _ in effect.copies:
+                segment = Segment.create(f"checkpoint-{copy.seal.rank}", copy.geometry, 1)
+                segments.append(segment)
+                self._copy(self._slot(ref), segment.slot(0), effect.generation)
+        except (ArenaError, TransferError) as error:
+            failure = str(error)
+        self._deliver(Staged(name=effect.name, slots=tuple(ref for ref, _, _ in effect.copies)))
+        if failure:
+            _close(segments)
+            self._deliver(PartWritten(name=effect.name, bytes_written=0, failure=failure))
+            return
+        staged = [
+            StagedCopy(fd=segment.fd, copy=copy, recording=recording)
+            for segment, (_, copy, recording) in zip(segments, effect.copies, strict=True)
+        ]
+        task = PartTask(
+            where=durable.where,
+            name=effect.name,
+            nice=durable.nice,
+            bytes_per_s=durable.bytes_per_s,
+            copies=tuple(staged),
+        )
+        self._writers.start(task, lambda: _close(segments))
+
+    def _copy(self, source: memoryview, target: memoryview, generation: Generation) -> None:
+        """In chunks, since a recovery does not wait for it."""
+        taken, given = np.frombuffer(source, np.uint8), np.frombuffer(target, np.uint8)
+        for start in range(0, len(taken), _CHUNK_BYTES):
+            if generation < self._fenced:
+                raise TransferError("a recovery began before the snapshots were copied")
+            np.copyto(given[start : start + _CHUNK_BYTES], taken[start : start + _CHUNK_BYTES])
+
+    def finish(self, effect: CompleteCheckpoint) -> None:
+        assert self._settings is not None and self._settings.durable is not None
+        durable, layout = self._settings.durable, self._settings.layout
+        task = FinishTask(
+            where=durable.where,
+            name=effect.name,
+            nice=durable.nice,
+            job=durable.job,
+            step=effect.number,
+            positions=layout.positions,
+            per_node=layout.per_node,
+            keep_last=durable.keep_last,
+            keep_every=durable.keep_every,
+            copies=effect.copies,
+        )
+        self._writers.start(task)
+
+    def end_writer(self, name: str) -> None:
+        self._writers.end(name)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def load(self, effect: FetchCopy) -> None:
+        """In a thread that nothing waits for: a store may hang. After a fence it writes into no slot any more."""
+        load = Load(effect, self._slot(effect.slot), self._deliver)
+        self._loads.add(load)
+        threading.Thread(target=self._run, args=(load,), name="checkpoint-load", daemon=True).start()
+
+    def _run(self, load: Load) -> None:
+        assert self._settings is not None and self._settings.durable is not None
+        load.run(self._settings.durable.where)
+        self._loads.discard(load)
+
+    def cut(self, generation: Generation) -> None:
+        """No slot is read or written for an older generation after this, once the threads of write_part() have
+        ended."""
+        self._fenced = max(self._fenced, generation)
+        for load in list(self._loads):
+            if load.generation < generation:
+                load.cancel()
+
+
+class Load:
+    """One rank's snapshot on its way from the store into a slot."""
+
+    def __init__(self, effect: FetchCopy, slot: memoryview, deliver: Callable[[Any], None]) -> None:
+        self._effect, self._slot, self._deliver = effect, slot, deliver
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+
+    @property
+    def generation(self) -> Generation:
+        return self._effect.generation
+
+    def run(self, where: str) -> None:
+        effect = self._effect
+        try:
+            load_rank(open_store(where), effect.fetch.checkpoint, effect.fetch.copy, self._slot, self._put)
+        except Exception as error:  # damaged files give errors of any kind, and the coordinator would wait for news
+            text = str(error) if isinstance(error, (OSError, DeadPoolError)) else f"{type(error).__name__}: {error}"
+            name = effect.fetch.checkpoint
+            reason = f"checkpoint {name}: {text}"
+            self._tell(FetchFailed(rank=effect.rank, slot=effect.slot, reason=reason, checkpoint=name))
+        else:
+            self._tell(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._is_cancelled = True
+
+    def _put(self, start: int, data: memoryview) -> None:
+        with self._lock:
+            if self._is_cancelled:
+                raise TransferError("the generation has ended")
+            self._slot[start : start + len(data)] = data
+
+    def _tell(self, input: Any) -> None:
+        """Not after a fence: the slot may be another's by then."""
+        with self._lock:
+            if not self._is_cancelled:
+                self._deliver(input)
+
+
+def _close(segments: list[Segment]) -> None:
+    for segment in segments:
+        segment.close()

@@ -1,0 +1,221 @@
+"""The data plane's part in erasure coding: contributions to the parities of other nodes and of this one, and rebuilds.
+
+The core decides which slot a parity lies in and when it is whole; here are the sums in those slots, and the digests of
+pieces, which a sender tells and a receiver checks before it adds a piece.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from msgspec.structs import replace
+
+from deadpool.errors import CopySpoilt
+from deadpool.events.event import Event
+from deadpool.protocol.coding import parity_layout
+from deadpool.protocol.effects import FetchCopy, HashSlot, ParityTarget, PushCopy
+from deadpool.protocol.identity import Version
+from deadpool.protocol.inputs import Hashed, Received, ReceiveFailed, SourceSpoilt
+from deadpool.protocol.messages import Block, Copy, SlotRef
+from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
+from deadpool.snapshot.arena.arena import Segment
+from deadpool.snapshot.arena.checksums import combine_pieces
+from deadpool.snapshot.arena.piece_digests import PieceDigests
+from deadpool.snapshot.arena.slot import compute_piece_digests
+from deadpool.snapshot.erasure.block_source import BlockSource
+from deadpool.snapshot.erasure.coders import Coder, chosen_coder
+from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
+from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
+from deadpool.snapshot.transfer import ContributeRequest, FoundParity, TransferClient
+from deadpool.snapshot.transfer.client import Watch
+
+
+class CodedCopies:
+    def __init__(
+        self,
+        *,
+        client: TransferClient,
+        segment: Callable[[int], Segment],
+        deliver: Callable[[Any], None],
+        hashers: ThreadPoolExecutor,
+        note: Callable[[Event], None],
+    ) -> None:
+        """`segment` gives a segment of the arena by its number; `deliver` takes inputs for the core in any thread;
+        `note` takes events on the event loop."""
+        self._client, self._segment, self._deliver, self._hashers = client, segment, deliver, hashers
+        self._note = note
+        self._coder: Coder | None = None  # None until it was told of
+        self._digests: dict[SlotRef, PieceDigests] = {}  # of the snapshots in the slots of this node
+        self._sums: dict[SlotRef, ParitySlot] = {}
+        self._receiving: dict[tuple[int, Version], SlotRef] = {}  # contributions on their way, by rank
+        self._lock = threading.Lock()
+        self._hashing = threading.Lock()
+
+    def forget(self, segment: int) -> None:
+        """Its memory is about to be freed."""
+        for ref in [ref for ref in list(self._digests) if ref.segment == segment]:  # hashers add to it meanwhile
+            self._digests.pop(ref, None)
+        for ref in [ref for ref in self._sums if ref.segment == segment]:
+            self._sums.pop(ref).close()
+
+    # --- digests ------------------------------------------------------------------------------------------------------
+
+    def hash(self, effect: HashSlot) -> None:
+        """Of a snapshot, or of a parity to which all members have contributed."""
+        parity = self._sums.get(effect.slot)
+        if parity is not None and parity.is_complete and parity.digests is None:
+            digest = Digest(record=0, unique=combine_pieces(parity.seal(self._hashers)), replica=0)
+        else:
+            digest = self._hash_snapshot(effect)
+        self._deliver(Hashed(slot=effect.slot, digest=digest))
+
+    def _hash_snapshot(self, effect: HashSlot) -> Digest:
+        geometry = effect.geometry
+        extent = Extent(
+            record_bytes=effect.record_bytes,
+            unique_bytes=geometry.unique_bytes,
+            replica_bytes=geometry.replica_bytes,
+        )
+        found = compute_piece_digests(self._slot(effect.slot), geometry, extent, self._hashers)
+        self._digests[effect.slot] = found
+        return found.digest
+
+    def _digests_of(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
+        """As they were when the slot was sealed. A snapshot that came from another node is hashed when it is asked
+        for."""
+        known = self._digests.get(ref)
+        if known is None or known.digest != seal.digest:
+            with self._hashing:  # it is contributed to all other members at once: one of them hashes it
+                known = self._digests.get(ref)
+                if known is None or known.digest != seal.digest:
+                    known = self._digests[ref] = self._hash_again(ref, seal, geometry)
+        return known
+
+    def _hash_again(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
+        found = compute_piece_digests(self._slot(ref), geometry, seal.extent, self._hashers)
+        if found.digest != seal.digest:
+            raise CopySpoilt(f"{seal.version} of rank {seal.rank} is {NOT_AS_SEALED}")
+        return found
+
+    # --- to the parities of other nodes -------------------------------------------------------------------------------
+
+    def contribute(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
+        """Returns how many bytes were sent."""
+        group, copy, holder = effect.group, effect.copy, effect.holder
+        assert group is not None
+        contribution = Contribution(
+            group=group,
+            target=effect.target,
+            member=group.member_of(copy.seal.rank),
+            seal=replace(copy.seal, full=effect.full),
+            geometry=coded_geometry(copy.geometry, full=effect.full),
+            digests=self._digests_of(effect.slot, copy.seal, copy.geometry),
+        )
+        segment = self._segment(effect.slot.segment)
+        request = ContributeRequest(
+            address=(holder.address.host, holder.address.port),
+            generation=effect.generation,
+            contribution=contribution,
+            geometry=copy.geometry,
+            fd=segment.fd,
+            slot_offset=segment.offset(effect.slot.index),
+        )
+        return self._client.contribute(request, midway)
+
+    # --- to the parities of this node ---------------------------------------------------------------------------------
+
+    def begin(self, slot: SlotRef, target: ParityTarget) -> None:
+        """On the event loop, so that the sum is there before anything is added to it."""
+        self._tell_coder_once()
+        layout = parity_layout(target.group, target.member, target.geometries)
+        self._sums[slot] = ParitySlot(layout=layout, version=target.version, view=self._slot(slot))
+
+    def _tell_coder_once(self) -> None:
+        """Nothing else shows that a library is missing: the bytes are the same, only later."""
+        if self._coder is None:
+            self._coder = chosen_coder()
+            name = self._coder.name
+            if self._coder.is_fast:
+                self._note(Event(what="coder_chosen", detail={"coder": name}))
+            else:
+                self._note(Event(what="coder_slow", detail={"coder": name}))
+
+    def receive(self, slot: SlotRef, copy: Copy) -> ParitySlot:
+        """The sum that a contribution is added to."""
+        with self._lock:
+            self._receiving[copy.seal.rank, copy.seal.version] = slot
+        return self._sums[slot]
+
+    def contributed(self, contribution: Contribution) -> None:
+        count = sum(piece.size for _, piece in contribution.pieces())
+        copy = Copy(seal=contribution.seal, geometry=contribution.geometry)
+        self._deliver(Received(slot=self._received(contribution), copy=copy, bytes_received=count))
+
+    def dropped(self, contribution: Contribution, reason: str) -> None:
+        slot = self._received(contribution)
+        self._deliver(ReceiveFailed(slot=slot, reason=reason, rank=contribution.seal.rank))
+
+    def _received(self, contribution: Contribution) -> SlotRef:
+        with self._lock:
+            return self._receiving.pop((contribution.seal.rank, contribution.version))
+
+    def find(self, ref: SlotRef) -> FoundParity | None:
+        parity = self._sums.get(ref)
+        if parity is None:
+            return None
+        segment = self._segment(ref.segment)
+        return FoundParity(fd=segment.fd, offset=segment.offset(ref.index), slot=parity)
+
+    # --- rebuilds -----------------------------------------------------------------------------------------------------
+
+    def rebuild(self, effect: FetchCopy, watch: Watch, failed: Callable[[str, str], None]) -> None:
+        """Decodes the record and the unique part of a lost snapshot; TransferError if too few blocks are left. `failed`
+        is told of nodes that were of no use, and why."""
+        how, copy = effect.fetch.rebuild, effect.fetch.copy
+        assert how is not None
+        request = RebuildRequest(
+            generation=effect.generation,
+            group=how.group,
+            seal=copy.seal,
+            geometry=copy.geometry,
+            sources=(*map(_snapshot, how.data), *map(_parity, how.parity)),
+            into=self._slot(effect.slot),
+        )
+        spoilt: set[BlockSource] = set()
+
+        def report_spoilt(source: BlockSource, reason: str) -> None:
+            if source not in spoilt:
+                spoilt.add(source)
+                failed(source.node, reason)
+                rank, version = how.group.ranks[source.member], copy.seal.version
+                group = how.group if source.is_parity else None
+                self._deliver(SourceSpoilt(node=source.node, rank=rank, version=version, group=group))
+
+        Rebuild(
+            self._client,
+            request,
+            watch=watch,
+            failed=lambda source, reason: failed(source.node, reason),
+            spoilt=report_spoilt,
+        ).run()
+
+    def _slot(self, ref: SlotRef) -> memoryview:
+        return self._segment(ref.segment).slot(ref.index)
+
+
+def _snapshot(block: Block) -> BlockSource:
+    return _source(block, is_parity=False)
+
+
+def _parity(block: Block) -> BlockSource:
+    return _source(block, is_parity=True)
+
+
+def _source(block: Block, *, is_parity: bool) -> BlockSource:
+    address = block.source.address
+    node, place = block.source.node, (address.host, address.port)
+    return BlockSource(node=node, address=place, member=block.member, is_parity=is_parity)

@@ -1,0 +1,127 @@
+"""How an agent stays connected to a coordinator: it tries one address after the other until a coordinator accepts it,
+and again whenever that connection has ended. What the loss of a connection means is decided by the core."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from deadpool.control.console import print_line
+from deadpool.errors import VersionMismatch, WireError
+from deadpool.protocol.agent.leadership.coordinator_search import CoordinatorSearch
+from deadpool.protocol.inputs import CoordinatorFound, CoordinatorLost, FromCoordinator
+from deadpool.protocol.messages import Join, Order, Welcome
+from deadpool.protocol.topology import Address
+from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.credentials import Credentials
+
+_ATTEMPT_S = 1.0  # for a coordinator to answer, before the next one is tried
+_PAUSE_S = 0.2  # between two rounds
+
+
+class CoordinatorClient:
+    def __init__(
+        self,
+        coordinators: Sequence[Address],
+        credentials: Credentials,
+        *,
+        join: Callable[[], Join],
+        feed: Callable[[Any], None],
+        order: Callable[[Any], None],
+    ) -> None:
+        """`join` gives the first message of a connection. `feed` takes inputs for the core. `order` takes messages that
+        belong to no term: faults to inject."""
+        self._coordinators, self._credentials = tuple(coordinators), credentials
+        self._join, self._feed, self._order = join, feed, order
+        self._search = CoordinatorSearch()
+        self._link: ControlLink | None = None
+        self._refusals: dict[Address, VersionMismatch] = {}  # coordinators of another version of DeadPool
+        self._reason = ""  # why the newest attempt failed, where a process answered
+        self.is_accepted = False  # by the coordinator at the other end of this connection
+
+    async def connect_first(self, patience_s: float) -> None:
+        """Makes the first connection. Raises TimeoutError if no coordinator answers, and VersionMismatch if all that
+        answer run another version of DeadPool."""
+        deadline = time.monotonic() + patience_s
+        while self._link is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(self._reason)
+            self._link = await self._connect_next()
+            if self._link is None and self._refusals and self._search.is_over(len(self._coordinators)):
+                raise next(iter(self._refusals.values()))
+
+    async def stay_connected(self) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            if self._link is None:
+                self._link = await self._connect_next()
+                continue
+            self._feed(CoordinatorFound(patience=self._search.accepted(len(self._coordinators))))
+            self._link.send(self._join())
+            reason = await self._listen(self._link)
+            self._link, self.is_accepted = None, False
+            self._feed(CoordinatorLost(reason=reason))
+
+    def send(self, message: Any) -> None:
+        """Without a connection the message is dropped: a coordinator asks for what it has to know."""
+        if self._link is not None:
+            self._link.send(message)
+
+    def disconnect(self) -> None:
+        if self._link is not None:
+            self._link.abort()
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+    async def _connect_next(self) -> ControlLink | None:
+        """One attempt, at the next address."""
+        count = len(self._coordinators)
+        address = self._coordinators[self._search.choose(count)]
+        try:
+            return await connect(address, self._credentials, patience_s=_ATTEMPT_S)
+        except VersionMismatch as error:
+            self._on_mismatch(address, error)
+        except WireError as error:
+            self._on_refused(str(error))
+        except (TimeoutError, OSError):
+            pass  # no process answers there yet
+        if self._search.is_over(count):
+            await asyncio.sleep(_PAUSE_S)
+        return None
+
+    def _on_mismatch(self, address: Address, error: VersionMismatch) -> None:
+        """The job goes on with the other coordinators, if there are any, so people have to be told: once for each."""
+        if address not in self._refusals:
+            self._refusals[address] = error
+            print_line(f"[deadpool] {error}")
+
+    def _on_refused(self, reason: str) -> None:
+        """It may be another job's coordinator that will be gone soon, so the node tries on; people are told once."""
+        if not self._reason:
+            print_line(f"[deadpool] {reason}; does this node have the job's secret and --tls? It tries again")
+        self._reason = reason
+
+    async def _listen(self, link: ControlLink) -> str:
+        """Runs until the connection ends. Returns the reason."""
+        try:
+            async for message in link.messages():
+                self._on_message(message)
+        except WireError as error:
+            print_line(f"[deadpool] the coordinator's message cannot be read, the node calls it again: {error}")
+            link.abort()
+            return str(error)
+        return link.lost_reason
+
+    def _on_message(self, message: Any) -> None:
+        if not isinstance(message, Order):
+            self._order(message)
+            return
+        if isinstance(message.message, Welcome):
+            self._coordinators = message.message.settings.coordinators or self._coordinators
+            self._search.start_over()
+            self.is_accepted = True
+        self._feed(FromCoordinator(term=message.term, message=message.message))

@@ -1,0 +1,390 @@
+"""The agent's data plane: carries out the core's effects on snapshots in threads, and posts their results.
+
+The core decides on the event loop; memory is allocated, hashed, sent, received and fetched in worker threads. Every
+result is posted back as an input, so that the core handles one input at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, assert_never, cast
+
+from deadpool.config.timeouts import stream_s
+from deadpool.control.agent.checkpoint_files import CheckpointFiles
+from deadpool.control.agent.coded_copies import CodedCopies
+from deadpool.control.agent.offers import Offers
+from deadpool.control.agent.rank_stats import SentBytes
+from deadpool.control.agent.thread_priority import ThreadPriority
+from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
+from deadpool.events.event import Event
+from deadpool.protocol.agent.core import Agent
+from deadpool.protocol.causes import Refusal
+from deadpool.protocol.effects import (
+    AcceptOffer,
+    Allocate,
+    CompleteCheckpoint,
+    CutStreams,
+    DataEffect,
+    EndWriter,
+    FetchCopy,
+    HashSlot,
+    PushCopy,
+    RefuseOffer,
+    ReleaseSegment,
+    WriteOut,
+    WritePart,
+    WriteSeal,
+)
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import (
+    Allocated,
+    AllocationFailed,
+    Fetched,
+    FetchFailed,
+    Pushed,
+    PushFailed,
+    SourceSpoilt,
+    StopAsked,
+    StreamsCut,
+    WrittenOut,
+)
+from deadpool.protocol.messages import Settings, SlotRef, Source
+from deadpool.protocol.seal import Region
+from deadpool.protocol.topology import Address
+from deadpool.snapshot.arena.arena import Arena, Segment
+from deadpool.snapshot.arena.checksums import HASHING_THREADS
+from deadpool.snapshot.arena.progress import Arrived, Progress
+from deadpool.snapshot.arena.salvage_file import write_salvage
+from deadpool.snapshot.arena.slot import write_seal
+from deadpool.snapshot.transfer import (
+    Found,
+    FoundParity,
+    ParityCallbacks,
+    ParityName,
+    PeerRefused,
+    PullRequest,
+    PushRequest,
+    TransferClient,
+    TransferRefused,
+    TransferServer,
+)
+from deadpool.snapshot.transfer.client import Watch
+from deadpool.wire.credentials import Credentials
+
+_ANSWER_S = 30.0
+
+
+class DataPlane:
+    def __init__(
+        self,
+        core: Agent,
+        *,
+        host: str,
+        credentials: Credentials,
+        post: Callable[[Any], None],
+        note: Callable[[Event], None],
+        midway: Callable[[PushCopy], Callable[[], None] | None],
+        deadline_s: float,
+        priority: ThreadPriority,
+        kept: Path,
+    ) -> None:
+        """`post` takes inputs for the core, `note` takes events, `midway` gives what is to happen, if anything, when a
+        push has sent its first bytes; all three run on the event loop. `kept` is the folder for salvaged copies."""
+        self._core, self._post, self._note, self._midway = core, post, note, midway
+        self._kept = kept
+        self._loop = asyncio.get_running_loop()
+        self._arena = Arena()
+        self._client = TransferClient(credentials=credentials, deadline_s=deadline_s)
+        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=priority.apply)
+        self._hashers = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash", initializer=priority.apply)
+        self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
+        self._moving: set[concurrent.futures.Future[None]] = set()
+        self._coded = CodedCopies(
+            client=self._client, segment=self._segment, deliver=self._deliver, hashers=self._hashers, note=note
+        )
+        self._offers = Offers(deliver=self._deliver, slot=self._slot, coded=self._coded)
+        self._server = TransferServer(
+            host=host,
+            credentials=credentials,
+            open=self._offers.open,
+            stored=self._offers.stored,
+            dropped=self._offers.dropped,
+            find=self._find,
+            deadline_s=deadline_s,
+            parities=ParityCallbacks(
+                open=self._offers.open_parity,
+                contributed=self._coded.contributed,
+                dropped=self._coded.dropped,
+                find=self._find_parity,
+            ),
+        )
+        self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
+        self._checkpoints = CheckpointFiles(deliver=self._deliver, slot=self._slot)
+        self.sent = SentBytes()
+
+    def start(self) -> Address:
+        host, port = self._workers.submit(self._server.start).result()  # its threads get the same priority
+        return Address(host=host, port=port)
+
+    def use(self, settings: Settings) -> None:
+        """The job's settings are known only when a coordinator accepts the node."""
+        self._checkpoints.use(settings)
+        self._use_deadline(stream_s(settings.silence_s))
+
+    def _use_deadline(self, deadline_s: float) -> None:
+        """For streams that are opened from here on."""
+        self._client.use_deadline(deadline_s)
+        self._server.use_deadline(deadline_s)
+
+    def close(self) -> None:
+        self._offers.refuse_all("the agent is leaving")
+        self._checkpoints.close()
+        self._client.close()
+        self._server.close()
+        for pool in (self._movers, self._workers, self._hashers):
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._arena.close()
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._arena.bytes_in_use
+
+    def descriptor(self, segment: int) -> int:
+        return self._segment(segment).fd
+
+    def perform(self, effect: DataEffect) -> None:
+        match effect:
+            case Allocate():
+                self._submit(self._allocate, effect)
+            case ReleaseSegment(segment=segment):
+                self._coded.forget(segment)
+                self._arena.drop(_key(segment))
+            case HashSlot():
+                self._submit(self._coded.hash, effect)
+            case WriteSeal(slot=slot, copy=copy):
+                write_seal(self._slot(slot), copy.seal)
+            case PushCopy():
+                self._stream(functools.partial(self._push, midway=self._midway(effect)), effect)
+            case FetchCopy(fetch=fetch) if fetch.checkpoint:
+                self._checkpoints.load(effect)
+            case FetchCopy():
+                self._stream(self._fetch, effect)
+            case WritePart():
+                self._stream(self._checkpoints.write_part, effect)
+            case CompleteCheckpoint():
+                self._checkpoints.finish(effect)
+            case EndWriter(name=name):
+                self._checkpoints.end_writer(name)
+            case CutStreams(generation=generation):
+                self._submit(self._cut, generation)
+            case WriteOut():
+                self._submit(self._write_out, effect)
+            case AcceptOffer(offer=offer):
+                self._offers.answer(offer, effect)
+            case RefuseOffer(offer=offer, refusal=refusal, reason=reason):
+                self._offers.answer(offer, TransferRefused(refusal=refusal, reason=reason))
+            case _ as never:
+                assert_never(never)
+
+    # --- in worker threads -------------------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[Any], None], argument: Any) -> None:
+        self._workers.submit(work, argument).add_done_callback(self._report_bug)
+
+    def _stream(self, work: Callable[[Any], None], argument: Any) -> None:
+        """Streams have threads of their own: a peer that hangs must not delay a fence or a checksum."""
+        done = self._movers.submit(work, argument)
+        self._moving = {task for task in self._moving if not task.done()} | {done}
+        done.add_done_callback(self._report_bug)
+
+    def _report_bug(self, done: concurrent.futures.Future[None]) -> None:
+        """Expected failures are inputs. Any other one is a bug, and an agent with a bug must not hold copies."""
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._deliver(StopAsked(reason=f"bug in the data plane: {error!r}"))
+
+    def _deliver(self, input: Any) -> None:
+        self._on_loop(self._post, input)
+
+    def _on_loop(self, function: Callable[[Any], None], argument: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, argument)
+        except RuntimeError:
+            return  # the loop is closed, because the agent ends
+
+    def _allocate(self, effect: Allocate) -> None:
+        try:
+            segment = self._arena.create(_key(effect.segment), effect.geometry, effect.count)
+            segment.prefault(range(1))  # a newcomer waits for one slot only; the others are made ready meanwhile
+            self._deliver(Allocated(segment=effect.segment))
+            segment.prefault(range(1, effect.count))
+        except ArenaError as error:
+            self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
+
+    def _write_out(self, effect: WriteOut) -> None:
+        """No trainer writes to these slots: the node is fenced, and no plan follows."""
+        written: list[int] = []
+        failure = ""
+        for ref, copy in effect.copies:
+            try:
+                write_salvage(self._kept, copy, self._slot(ref))
+                written.append(copy.seal.rank)
+            except OSError as error:
+                failure = f"rank {copy.seal.rank}: {error}"
+        self._deliver(WrittenOut(ranks=tuple(written), folder=str(self._kept.resolve()), failure=failure))
+
+    def _push(self, effect: PushCopy, midway: Callable[[], None] | None) -> None:
+        seal, holder = effect.copy.seal, effect.holder
+        began = time.monotonic()
+        try:
+            coded = effect.group is not None
+            count = self._coded.contribute(effect, midway) if coded else self._push_copy(effect, midway)
+        except DeadPoolError as error:
+            refusal, reason = _refusal(error), str(error)
+            failed = PushFailed(rank=seal.rank, version=seal.version, node=holder.node, refusal=refusal, reason=reason)
+            self._deliver(failed)
+            return
+        self.sent.note(seal.rank, holder.node, seal.version, count, time.monotonic() - began)
+        self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node))
+
+    def _push_copy(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
+        segment, address = self._segment(effect.slot.segment), effect.holder.address
+        request = PushRequest(
+            address=(address.host, address.port),
+            generation=effect.generation,
+            seal=effect.copy.seal,
+            geometry=effect.copy.geometry,
+            fd=segment.fd,
+            slot_offset=segment.offset(effect.slot.index),
+            full=effect.full,
+        )
+        return self._client.push(request, midway)
+
+    def _fetch(self, effect: FetchCopy) -> None:
+        try:
+            if effect.fetch.rebuild is not None:
+                self._rebuild(effect)
+            for group in effect.fetch.groups:
+                self._fetch_part(effect, group)
+        except DeadPoolError as error:
+            self._deliver(FetchFailed(rank=effect.rank, slot=effect.slot, reason=str(error)))
+            return
+        self._deliver(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
+
+    def _fetch_part(self, effect: FetchCopy, sources: tuple[Source, ...]) -> None:
+        """Takes the first source whose bytes match the digest of the lost rank."""
+        failures = []
+        for source in sources:
+            try:
+                self._pull(effect, source, next(self._attempts))
+                return
+            except DeadPoolError as error:
+                failures.append(f"{source.node}: {error}")
+                self._note_failed(effect, source.node, str(error))
+                if isinstance(error, CopySpoilt):
+                    version = effect.fetch.copy.seal.version
+                    self._deliver(SourceSpoilt(node=source.node, rank=source.rank, version=version))
+        raise TransferError("; ".join(failures) or "no source is left")
+
+    def _pull(self, effect: FetchCopy, source: Source, attempt: int) -> None:
+        """The rank's trainer sees how far it is, and may load what has arrived before it is verified."""
+        copy, slot = effect.fetch.copy, self._slot(effect.slot)
+        request = PullRequest(
+            address=(source.address.host, source.address.port),
+            generation=effect.generation,
+            rank=source.rank,
+            version=copy.seal.version,
+            regions=cast(tuple[Region, ...], source.regions),
+            digest=copy.seal.digest,
+            geometry=copy.geometry,
+            into=slot,
+        )
+        self._client.pull(request, self._watch(slot, attempt))
+
+    def _rebuild(self, effect: FetchCopy) -> None:
+        watch = self._watch(self._slot(effect.slot), next(self._attempts))
+        self._coded.rebuild(effect, watch, functools.partial(self._note_failed, effect))
+
+    def _watch(self, slot: memoryview, attempt: int) -> Watch:
+        progress = Progress(slot)
+        return lambda name, leading: progress.publish(name, Arrived(attempt, leading))
+
+    def _note_failed(self, effect: FetchCopy, source: str, reason: str) -> None:
+        event = Event(
+            what="source_failed",
+            generation=str(effect.generation),
+            rank=effect.rank,
+            step=effect.fetch.copy.seal.version.number,
+            t=time.time(),
+            detail={"source": source, "reason": reason},
+        )
+        self._on_loop(self._note, event)
+
+    def _cut(self, generation: Generation) -> None:
+        """Reports only when no result of an older generation can follow: its last results are delivered before."""
+        moving = set(self._moving)
+        self._checkpoints.cut(generation)
+        self._client.fence(generation)
+        self._server.fence(generation)
+        concurrent.futures.wait(moving)
+        self._deliver(StreamsCut(generation=generation))
+
+    # --- called by the transfer server's threads ---------------------------------------------------------------------
+
+    def _find(self, rank: int, version: Version) -> Found | None:
+        answer: concurrent.futures.Future[Found | None] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up(rank, version)))
+        return answer.result(_ANSWER_S)
+
+    def _find_parity(self, name: ParityName) -> FoundParity | None:
+        answer: concurrent.futures.Future[FoundParity | None] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up_parity(name)))
+        return answer.result(_ANSWER_S)
+
+    def _look_up_parity(self, name: ParityName) -> FoundParity | None:
+        slot = self._core.copies.find_parity(name.group, name.member, name.version)
+        return self._coded.find(slot.ref) if slot is not None else None
+
+    def _look_up(self, rank: int, version: Version) -> Found | None:
+        shelves = (self._core.copies.own.get(rank), self._core.copies.held.get(rank))
+        slot = next((found for shelf in shelves if shelf and (found := shelf.find(version))), None)
+        if slot is None or slot.copy is None:
+            return None
+        segment = self._segment(slot.ref.segment)
+        return Found(
+            fd=segment.fd,
+            offset=segment.offset(slot.ref.index),
+            seal=slot.copy.seal,
+            geometry=slot.copy.geometry,
+        )
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def _segment(self, number: int) -> Segment:
+        segment = self._arena.get(_key(number))
+        assert segment is not None, f"segment {number} is gone"
+        return segment
+
+    def _slot(self, ref: SlotRef) -> memoryview:
+        return self._segment(ref.segment).slot(ref.index)
+
+
+def _refusal(error: DeadPoolError) -> Refusal | None:
+    """What a push has failed by; None: the holder gave no answer."""
+    match error:
+        case PeerRefused(refusal=refusal):
+            return refusal
+        case CopySpoilt():  # found here, before anything was sent
+            return Refusal.NOT_AS_SEALED
+        case _:
+            return None
+
+
+def _key(segment: int) -> tuple[str, int]:
+    return ("segment", segment)

@@ -1,0 +1,429 @@
+"""The coordinator process: an asyncio shell around the core, its connections to nodes, and requests of commands."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, assert_never
+
+from deadpool.config.fault_orders import InjectionOrder
+from deadpool.config.job_config import AUTO
+from deadpool.control.console import print_line, print_record
+from deadpool.control.coordinator.bandwidth import bandwidth
+from deadpool.control.coordinator.drain_rpc import DrainRpc
+from deadpool.control.coordinator.event_text import ConsoleLines, console_line
+from deadpool.control.coordinator.examination_rpc import ExaminationRpc
+from deadpool.control.coordinator.fault_rpc import InjectionRpc
+from deadpool.control.coordinator.other_coordinators import DISMISS
+from deadpool.control.coordinator.progress import BEATS, ProgressReport, now_and_then
+from deadpool.control.coordinator.status import describe
+from deadpool.control.coordinator.storage_watch import DROPPED_FACT, StorageWatch
+from deadpool.control.coordinator.storage_watch import FACT as STORAGE_FACT
+from deadpool.control.core_driver import CoreDriver
+from deadpool.errors import DeadPoolError
+from deadpool.events.event import Event
+from deadpool.events.log import EventLog
+from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.coding import Scheme
+from deadpool.protocol.coordinator.leadership.leadership import Leadership
+from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
+from deadpool.protocol.inputs import (
+    AuditAsked,
+    CheckpointAsked,
+    CheckpointFound,
+    CoordinatorInput,
+    FromAgent,
+    LinkLost,
+    SchemeAsked,
+    StopAsked,
+    Tick,
+)
+from deadpool.protocol.messages import (
+    Answer,
+    Ask,
+    Examined,
+    Facts,
+    Join,
+    JoinRefused,
+    Order,
+    OrderMessage,
+    Plan,
+    Report,
+    is_from_agent,
+)
+from deadpool.protocol.topology import Address
+from deadpool.wire.control_link import framed
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
+from deadpool.wire.served_link import ServedLink
+
+PORT_WAIT_S = 10.0
+LOOK_S = 1.0  # from one look at the log's disk to the next
+STALL_S = 0.1  # a timer that fires later than that means that this process did not run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    failed: bool
+    reason: str
+    of_leader: bool  # false: this is the outcome of a standby process, and not of the job
+
+
+@dataclass(slots=True)
+class Caller:
+    """The other end of a connection: a node once it has joined, a command, or not known yet."""
+
+    link: ServedLink
+    node: str | None = None
+
+
+@dataclass(slots=True)
+class Peer:
+    link: ServedLink
+    incarnation: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class CoordinatorServer:
+    def __init__(
+        self,
+        leadership: Leadership,
+        *,
+        credentials: Credentials,
+        log: EventLog,
+        orders: list[InjectionOrder],
+        became_leader: Callable[[], None],
+        heartbeat_s: float,
+        founds: bool,
+        heard: Callable[[dict[str, Any]], None],
+        print_events: bool = True,
+        print_json: bool = False,
+        find_checkpoint: Callable[[], Checkpoint | None] | None = None,
+    ) -> None:
+        """`became_leader` is called when this process becomes the coordinator, also at the start of the job, and then
+        `find_checkpoint`, in a thread; `heard` is called with every event, and must return at once."""
+        self._find_checkpoint = find_checkpoint
+        self._leadership, self._log, self._prints_events = leadership, log, print_events
+        self._prints_json = print_json
+        self._became_leader, self._was_leader, self._heard = became_leader, False, heard
+        self._peers: dict[str, Peer] = {}
+        self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
+        self._injections = InjectionRpc(
+            lambda: leadership.coordinator, orders, send=self._send, log_event=self.log_event
+        )
+        self._drains = DrainRpc(lambda: leadership.coordinator, feed=self._feed)
+        self._examinations = ExaminationRpc(lambda: leadership.coordinator, send=self._send)
+        self._examining: set[asyncio.Task[None]] = set()
+        self._reception = AuthenticatedListener(credentials, "control", self._serve_link, self._on_refused)
+        self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._last_fault: dict[str, Any] | None = None
+        self._console = ConsoleLines()
+        self._progress, self._progress_s = ProgressReport(founds=founds), BEATS * heartbeat_s
+        self._storage = StorageWatch("events", log.trouble, self.log_event, dropped=lambda: log.dropped)
+        self.standbys: Callable[[], dict[str, Any] | None] = lambda: None  # for `deadpool status`
+        self.announced: Callable[[], dict[str, Any] | None] = lambda: None  # why job.json is not written
+        self._tasks: list[asyncio.Task[None]] = []  # that run as long as this process
+
+    async def start(self, host: str, port: int) -> Address:
+        """A coordinator that is started again needs its old port. For a moment another process may use it as the near
+        end of a connection, so this waits."""
+        deadline = time.monotonic() + PORT_WAIT_S
+        while True:
+            try:
+                return await self._reception.start(host, port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+    def open(self) -> None:
+        """From here on this process may become the coordinator."""
+        for call, gap_s in ((self._log_progress, self._progress_s), (self._storage.look, LOOK_S)):
+            self._tasks.append(asyncio.get_running_loop().create_task(now_and_then(call, gap_s)))
+        self._feed(Tick())
+
+    async def wait(self) -> Outcome:
+        return await asyncio.shield(self._outcome)
+
+    def stop(self, reason: str) -> None:
+        self._feed(StopAsked(reason=reason))
+
+    def ask_checkpoint(self) -> None:
+        """On SIGUSR1."""
+        self._feed(CheckpointAsked())
+
+    def use_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._feed(CheckpointFound(checkpoint=checkpoint))
+
+    def _begin_search(self, search: Callable[[], Checkpoint | None]) -> None:
+        """In the background: a store may be slow, and the job runs meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._search_checkpoint(search))
+        self._examining.add(task)
+        task.add_done_callback(self._examining.discard)
+
+    async def _search_checkpoint(self, search: Callable[[], Checkpoint | None]) -> None:
+        try:
+            found = await asyncio.to_thread(search)
+        except (OSError, DeadPoolError) as error:
+            self.log_event(Event(what="checkpoint_failed", detail={"reason": f"checkpoints cannot be read: {error}"}))
+            return
+        if found is not None:
+            self.use_checkpoint(found)
+
+    async def close(self) -> None:
+        """Every node gets the last messages before its connection is closed."""
+        self._driver.stop()
+        for task in (*self._examining, *self._tasks):
+            task.cancel()
+        await self._reception.stop_listening()
+        await asyncio.gather(*(self._await_disconnect(peer.link) for peer in list(self._peers.values())))
+        await self._reception.close()
+
+    async def _await_disconnect(self, link: ServedLink) -> None:
+        """Agents disconnect by themselves after a Shutdown. The connection of one that does not is closed."""
+        try:
+            async with asyncio.timeout(5.0):
+                while any(peer.link is link for peer in self._peers.values()):
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            await link.close()
+
+    # --- inputs ------------------------------------------------------------------------------------------------------
+
+    async def _serve_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = Caller(ServedLink(reader, writer))
+        await caller.link.listen(partial(self._on_message, caller))
+        if self._is_current(caller):
+            assert caller.node is not None
+            del self._peers[caller.node]
+            self._feed(LinkLost(node=caller.node, reason=caller.link.lost_reason))
+
+    def _on_refused(self, refused: RefusedPeer, count: int) -> None:
+        self.log_event(Event(what="connection_refused", detail={"reason": refused.sentence, "count": count}))
+
+    def _on_message(self, caller: Caller, message: Any) -> None:
+        match message:
+            case _ if caller.node is not None:
+                if self._is_current(caller):
+                    self._on_node_message(caller.node, message)
+            case Ask(what="doctor") if self._leadership.is_leader:
+                task = asyncio.get_running_loop().create_task(self._examine(caller, message))
+                self._examining.add(task)
+                task.add_done_callback(self._examining.discard)
+            case Ask():
+                caller.link.send(self._answer(message))
+            case Join() if self._is_another(message):
+                refused = JoinRefused(
+                    reason=f"a node named {message.node} is in the job already: give this one another --name"
+                )
+                caller.link.send(Order(term=self._leadership.term, message=refused))
+            case Join():
+                self._join(caller, message)
+
+    def _join(self, caller: Caller, join: Join) -> None:
+        caller.node = join.node
+        self._supersede(join.node)
+        self._peers[join.node] = Peer(caller.link, join.incarnation)
+        self._feed(FromAgent(node=join.node, message=join))
+        self._injections.joined(join.node)
+
+    def _is_current(self, caller: Caller) -> bool:
+        peer = self._peers.get(caller.node) if caller.node is not None else None
+        return peer is not None and peer.link is caller.link
+
+    def _is_another(self, join: Join) -> bool:
+        return join.node in self._peers and self._peers[join.node].incarnation != join.incarnation
+
+    def _supersede(self, node: str) -> None:
+        """The agent connects again, so it has given up its last connection, whatever was seen of that here."""
+        if (peer := self._peers.pop(node, None)) is not None:
+            peer.link.abort()
+            self._feed(LinkLost(node=node, reason="the agent connected again"))
+
+    def _on_node_message(self, node: str, message: Any) -> None:
+        match message:
+            case Report(records=records):
+                for record in records:
+                    self._record(record)
+            case Examined():
+                self._examinations.on_examined(node, message)
+            case Facts(facts=facts):
+                self._on_facts(node, facts)
+            case _ if is_from_agent(message):
+                self._feed(FromAgent(node=node, message=message))
+            case _:
+                self.log_event(Event(what="message_refused", node=node, detail={"message": type(message).__name__}))
+
+    def _on_facts(self, node: str, facts: dict[str, Any]) -> None:
+        peer = self._peers[node]
+        is_first = not peer.facts
+        peer.facts.update(facts)
+        if not self._leadership.is_leader:
+            return
+        core = self._leadership.coordinator
+        if is_first and (member := core.members.get(node)) is not None:
+            memory, link = facts.get("memory_bytes"), facts.get("link_gbps")
+            detail = {"rack": member.rack, "memory_bytes": memory, "link_gbps": link}
+            self.log_event(Event(what="machine", node=node, detail=detail))
+
+    def _feed(self, input: CoordinatorInput) -> None:
+        self._driver.feed(input)
+        if self._leadership.is_leader and not self._was_leader:
+            self._became_leader()
+            if self._find_checkpoint is not None:
+                self._begin_search(self._find_checkpoint)
+        self._was_leader = self._leadership.is_leader
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: CoordinatorEffect) -> None:
+        match effect:
+            case ToAgent(node=node, term=term, message=message):
+                if isinstance(message, Plan):
+                    self._injections.planned(node, message)
+                self._send_order(node, term, message)
+            case Drop(node=node):
+                peer = self._peers.pop(node, None)
+                if peer is not None:
+                    peer.link.abort()
+            case Emit(event=event):
+                self.log_event(event)
+            case Finish(failed=failed, reason=reason):
+                if not self._outcome.done():
+                    self._log_progress()
+                    self._log_bandwidth()
+                    of_leader = self._leadership.is_leader
+                    self._outcome.set_result(Outcome(failed=failed, reason=reason, of_leader=of_leader))
+            case _ as never:
+                assert_never(never)
+
+    def _send_order(self, node: str, term: int, message: OrderMessage) -> None:
+        """A message that goes to many nodes, one after the other, is encoded once."""
+        if node in self._peers:
+            if self._last_order[0] is not message or self._last_order[1] != term:
+                self._last_order = (message, term, framed(Order(term=term, message=message)))
+            self._peers[node].link.send_framed(self._last_order[2])
+
+    def _send(self, node: str, message: Any) -> None:
+        if node in self._peers:
+            self._peers[node].link.send(message)
+
+    def _log_bandwidth(self) -> None:
+        if (event := bandwidth(self._facts())) is not None:
+            self.log_event(event)
+
+    def _log_progress(self) -> None:
+        if self._leadership.is_leader and self._leadership.coordinator.members:
+            self.log_event(self._progress.event(self._leadership.coordinator, self._facts()))
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        return {node: peer.facts for node, peer in self._peers.items()}
+
+    def log_event(self, event: Event) -> None:
+        self._record(event.record(t=time.time()))
+
+    def _record(self, record: dict[str, Any]) -> None:
+        record.setdefault("t", time.time())
+        self._log.write(record)
+        self._heard(record)
+        if record["what"] == "fault":
+            self._last_fault = record
+        if self._prints_events:
+            self._print(record)
+
+    def _print(self, record: dict[str, Any]) -> None:
+        line = self._console.line(record)
+        if self._prints_json:
+            print_record(**{"process": "coordinator", "text": line, **record})
+        elif line is not None:
+            print_line(f"[deadpool] {line}")
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    async def _examine(self, caller: Caller, ask: Ask) -> None:
+        """Agents take seconds for this, so the answer comes later than those of other commands."""
+        caller.link.send(await self._examinations.examine(ask.arguments, self._facts()))
+
+    def _ask_checkpoint(self) -> Answer:
+        checkpoints = self._leadership.coordinator.checkpoints
+        if (refusal := checkpoints.refusal()) is not None:
+            return Answer(body={}, error=f"no checkpoint can be written: {refusal}")
+        self.ask_checkpoint()
+        return Answer(body={})
+
+    def _use_scheme(self, text: str) -> Answer:
+        core = self._leadership.coordinator
+        try:
+            scheme = Scheme.parse(text) if text != AUTO else None
+        except ValueError as error:
+            return Answer(body={}, error=f"scheme={text!r} cannot be used: {error}")
+        schemes = core.protection.schemes
+        refusal = schemes.refusal(scheme) if scheme is not None else schemes.refusal_to_choose()
+        if refusal is not None:
+            return Answer(body={}, error=f"snapshots stay as they are protected: {refusal}")
+        before = core.scheme
+        self._feed(SchemeAsked(scheme=scheme))
+        return Answer(body={"scheme": str(core.scheme), "before": str(before)})
+
+    def _ask_audit(self) -> Answer:
+        """For `deadpool audit`."""
+        audit = self._leadership.coordinator.audit
+        if (refusal := audit.refusal()) is not None:
+            return Answer(body={}, error=refusal)
+        self._feed(AuditAsked())
+        return Answer(body={})
+
+    def _fault_text(self) -> str | None:
+        """That this process has seen; a coordinator before it may have seen others."""
+        return console_line(self._last_fault) if self._last_fault is not None else None
+
+    def _surroundings(self) -> dict[str, Any]:
+        """What is no matter of the core: disks, and other coordinators."""
+        facts = self._facts().values()
+        told = [self._storage.facts(), self.announced(), *(each.get(STORAGE_FACT) for each in facts)]
+        lost = [self._storage.losses(), *(each.get(DROPPED_FACT) for each in facts)]
+        return {
+            "storage": [each for each in told if each is not None],
+            "dropped": [each for each in lost if each is not None],
+            "standbys": self.standbys(),
+        }
+
+    def _answer(self, ask: Ask) -> Answer:
+        if ask.what == DISMISS and not self._leadership.is_leader:
+            self.stop(str(ask.arguments.get("reason")))
+            return Answer(body={})
+        if not self._leadership.is_leader:
+            return Answer(
+                body={}, error="this coordinator stands by: ask the one that job.json in the run folder names"
+            )
+        match ask.what:
+            case "status":
+                status = describe(self._leadership.coordinator, self._facts())
+                return Answer(body=status | {"last_fault": self._fault_text(), **self._surroundings()})
+            case "kill":
+                return self._injections.order(ask.arguments)
+            case "drain":
+                return self._drains.drain(ask.arguments)
+            case "replace":
+                return self._drains.replace_straggler()
+            case "protect":
+                return self._use_scheme(str(ask.arguments.get("scheme")))
+            case "durable":
+                return self._ask_checkpoint()
+            case "audit":
+                return self._ask_audit()
+            case "stop":
+                self.stop("asked to stop")
+                return Answer(body={})
+            case "pool_status" | "add_job" | "remove_job":
+                return Answer(
+                    body={}, error="this is the run folder of a job, and no pool: give the pool's folder as --pool"
+                )
+            case _:
+                known = "status, kill, drain, replace, protect, durable, audit, doctor or stop"
+                return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")

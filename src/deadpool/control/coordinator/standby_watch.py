@@ -1,0 +1,65 @@
+"""Whether the other coordinator processes of a job answer: if the last one is gone, the loss of this one ends the job.
+
+Only the process that leads looks. A standby is told as lost after two looks in a row, since one may come while it is
+started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from deadpool.control.coordinator.other_coordinators import answers
+from deadpool.events.event import Event
+from deadpool.protocol.topology import Address
+from deadpool.wire.credentials import Credentials
+
+LOOK_S = 5.0
+_LOOKS = 2
+
+
+class StandbyWatch:
+    def __init__(
+        self,
+        others: Sequence[Address],
+        credentials: Credentials,
+        *,
+        is_leader: Callable[[], bool],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._others, self._credentials, self._is_leader, self._tell = others, credentials, is_leader, tell
+        self._silent = dict.fromkeys(others, 0)  # looks in a row without an answer
+
+    @property
+    def left(self) -> int | None:
+        """Standby coordinators that answer, as far as this process has looked; None: the job has none."""
+        return self._answering() if self._others else None
+
+    def facts(self) -> dict[str, int] | None:
+        """For `deadpool status`."""
+        return {"left": self._answering(), "of": len(self._others)} if self._others else None
+
+    def _answering(self) -> int:
+        return sum(count < _LOOKS for count in self._silent.values())
+
+    async def run(self) -> None:
+        while self._others:
+            await asyncio.sleep(LOOK_S)
+            if not self._is_leader():
+                self._silent = dict.fromkeys(self._others, 0)
+                continue
+            found = await asyncio.gather(*(answers(each, self._credentials) for each in self._others))
+            for place, is_there in zip(self._others, found, strict=True):
+                self._note(place, is_there)
+
+    def _note(self, place: Address, is_there: bool) -> None:
+        was_lost = self._silent[place] >= _LOOKS
+        self._silent[place] = 0 if is_there else self._silent[place] + 1
+        is_lost = self._silent[place] >= _LOOKS
+        left = self._answering()
+        if is_lost and not was_lost:
+            self._tell(Event(what="standby_lost", detail={"place": str(place), "left": left}))
+            if not left:
+                self._tell(Event(what="no_standby"))
+        elif was_lost and not is_lost:
+            self._tell(Event(what="standby_back", detail={"place": str(place), "left": left}))

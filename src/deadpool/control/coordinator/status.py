@@ -1,0 +1,112 @@
+"""The status of a running job as one nested dict, from the coordinator's core and the figures that nodes report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deadpool.control.coordinator.progress import FACT as PROGRESS_FACT
+from deadpool.control.coordinator.progress import completed_steps
+from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.seal import REGIONS
+
+
+def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    watermark = core.commits.permit.watermark
+    written, durable = core.checkpoints.newest, core.salvage.durable
+    failing = core.checkpoints.failing
+    newest = completed_steps(core)
+    return {
+        "phase": core.phase.value,
+        "term": core.term,
+        "generation": str(core.generation),
+        "cause": core.cause,
+        "world_size": core.layout.world_size,
+        "step": newest,
+        "watermark": watermark.number if watermark else None,
+        "lag_steps": newest - watermark.number if watermark else None,
+        "protected": core.commits.protected,
+        "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
+        "interval": _interval(core),
+        "overhead": _overhead(core),
+        "checkpoint": {"step": written.number, "name": written.name} if written is not None else None,
+        "checkpoint_failing": {"attempts": failing[0], "reason": failing[1]} if failing is not None else None,
+        "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
+        "spares": sum(member.is_spare for member in core.members.values()),
+        "size": _size(core),
+        "drain": _drain(core),
+        "audit": {"under_way": core.audit.is_under_way, "verdicts": core.audit.verdicts},
+        "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
+        "protection": core.protection.facts(),
+        "same_rack": list(core.commits.placement.same_rack),
+        "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
+        "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
+    }
+
+
+def _size(core: Coordinator) -> dict[str, Any]:
+    return {
+        "nodes": len(set(core.seats)),
+        "of": core.layout.positions,
+        "inexact_from": core.inexact_from,
+        "may_shrink": core.may_shrink,
+    }
+
+
+def _drain(core: Coordinator) -> dict[str, Any] | None:
+    """Not a reconfiguration: in that no node leaves."""
+    drain = core.drains.current
+    return drain.facts() if drain is not None and drain.node is not None else None
+
+
+def _interval(core: Coordinator) -> dict[str, Any]:
+    """Steps from one snapshot to the next, as last ordered. The order may begin at a version that is still to come."""
+    schedule = core.commits.timetable.newest
+    return {"every": schedule.every, "from": schedule.start, "budget": core.settings.overhead_budget}
+
+
+def _overhead(core: Coordinator) -> dict[str, Any] | None:
+    measured = core.overhead
+    return {"share": measured.share, "error": measured.error, "comparisons": measured.count} if measured else None
+
+
+def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """With the figures that its node reported last: the sizes of its newest snapshot, and the bytes that it took on the
+    wire."""
+    node = core.seats[core.layout.position_of(rank)]
+    figures = facts.get(node, {}).get("rank_figures", {}).get(str(rank), {})
+    every, wire_bytes = core.commits.timetable.newest.every, figures.get("wire_bytes")
+    sizes = [figures.get(f"{region}_bytes") for region in REGIONS]
+    return {
+        "rank": rank,
+        "node": node,
+        **figures,
+        "copied_bytes_per_step": sum(sizes) / every if None not in sizes else None,
+        "wire_bytes_per_step": sum(wire_bytes.values()) / every if wire_bytes else None,
+    }
+
+
+def _holders(core: Coordinator, position: int) -> list[str]:
+    return [core.seats[holder] for holder in core.commits.placement.of(position)]
+
+
+def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:
+    position = member.position
+    ranks = list(member.ranks(core.layout))
+    return {
+        "node": member.node,
+        "rack": member.rack,
+        "quarantined": core.why_quarantined(member.node) if member.quarantined else None,
+        "signs": [{"kind": sign.kind, "grade": sign.grade, "count": sign.count} for sign in member.health.signs],
+        "role": ("leaving" if member.leaving else "spare") if position is None else "active",
+        "position": position,
+        "ranks": ranks,
+        "steps": {str(rank): member.steps.get(rank) for rank in ranks},
+        "own_s": {
+            str(rank): core.stragglers.work_times[rank].own_s for rank in ranks if rank in core.stragglers.work_times
+        },
+        "paused": {str(rank): reason for rank, reason in member.paused.items()},
+        "holders": _holders(core, position) if position is not None and core.seats else [],
+        "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],
+        **{name: fact for name, fact in facts.items() if name not in ("rank_figures", PROGRESS_FACT)},
+    }

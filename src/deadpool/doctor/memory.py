@@ -1,0 +1,94 @@
+"""Memory for arenas, and the limits that stop a job although there is enough of it.
+
+Arenas are memfds: they need no room in /dev/shm and no huge pages, but count against the memory of the node and of its
+cgroups. /dev/shm is what NCCL and the workers of data loaders use.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from deadpool.doctor.finding import Facts, Finding
+from deadpool.host import host_memory
+
+_SHM = Path("/dev/shm")
+_SHM_LEAST_BYTES = 128 << 20
+_FILES_LEAST = 1024
+_CAP_IPC_LOCK = 14
+_RDMA = Path("/sys/class/infiniband")
+_GIB = 2**30
+
+
+def check_memory(arena_bytes: int) -> tuple[Facts, list[Finding]]:
+    room, figures = host_memory.room(), host_memory.meminfo()
+    huge = figures.get("HugePages_Free", 0) * figures.get("Hugepagesize", 0)
+    facts: Facts = {
+        "memory_total_bytes": figures["MemTotal"],
+        "memory_room_bytes": room.bytes,
+        "memory_limited_by": room.limited_by,
+        "huge_pages_free_bytes": huge,
+    }
+    if arena_bytes <= room.bytes:
+        return facts, []
+    what = f"arenas need {arena_bytes / _GIB:.2f} GiB, and {room.bytes / _GIB:.2f} GiB are left by {room.limited_by}"
+    if huge and arena_bytes <= room.bytes + huge:
+        do = f"give back the {huge / _GIB:.2f} GiB that are set aside as huge pages, which arenas do not use: "
+        return facts, [Finding(check="memory", what=what, do=do + "sysctl vm.nr_hugepages=0")]
+    do = "ask for more memory (Slurm --mem, Kubernetes resources.limits.memory), or use fewer --slots or more nodes"
+    return facts, [Finding(check="memory", what=what, do=do)]
+
+
+def check_shared_memory() -> tuple[Facts, list[Finding]]:
+    try:
+        figures = os.statvfs(_SHM)
+    except OSError as error:
+        what = f"/dev/shm cannot be used: {error.strerror}"
+        return {}, [
+            Finding(check="shared memory", what=what, do="mount a tmpfs at /dev/shm: NCCL and data loaders need it")
+        ]
+    free = figures.f_bavail * figures.f_frsize
+    facts: Facts = {"shm_bytes": figures.f_blocks * figures.f_frsize, "shm_free_bytes": free}
+    if free >= _SHM_LEAST_BYTES:
+        return facts, []
+    what = f"/dev/shm has {free / 2**20:.0f} MiB free, which NCCL and workers of data loaders use up quickly"
+    do = "give the container more (docker --shm-size, in Kubernetes an emptyDir with medium: Memory), or empty it"
+    return facts, [Finding(check="shared memory", what=what, do=do)]
+
+
+def check_limits(rdma: bool) -> tuple[Facts, list[Finding]]:
+    devices = sorted(path.name for path in _RDMA.iterdir()) if _RDMA.is_dir() else []
+    locked, files, cpu = (
+        resource.getrlimit(each)[0] for each in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)
+    )
+    facts: Facts = {"rdma_devices": devices, "memlock_bytes": _known(locked), "open_files": _known(files)}
+    findings = []
+    if rdma and not devices:
+        what = "the job uses RDMA, and this node has no RDMA device"
+        findings.append(Finding(check="rdma", what=what, do="load its driver, or pass the devices into the container"))
+    if (rdma or devices) and locked != resource.RLIM_INFINITY and not _may_lock():
+        what = f"memlock is {locked / 2**20:.2f} MiB: registering memory with {', '.join(devices) or 'RDMA'} fails"
+        do = "set it to unlimited: LimitMEMLOCK=infinity for slurmd, memlock in limits.conf, docker --ulimit memlock=-1"
+        findings.append(Finding(check="memlock", what=what, do=do))
+    if files != resource.RLIM_INFINITY and files < _FILES_LEAST:
+        what = f"a process may open {files} files, and an agent may need {_FILES_LEAST}"
+        findings.append(
+            Finding(check="open files", what=what, do=f"ulimit -n {_FILES_LEAST} or more where agents start")
+        )
+    if cpu != resource.RLIM_INFINITY:
+        what = f"the kernel ends each process here after {cpu} s of CPU time"
+        do = "start the job where `ulimit -t` is unlimited: this may be a login node"
+        findings.append(Finding(check="time limit", what=what, do=do))
+    return facts, findings
+
+
+def _known(limit: int) -> int | None:
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _may_lock() -> bool:
+    """Whether the limit does not hold for this process, as for root."""
+    status = Path("/proc/self/status").read_text()
+    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)

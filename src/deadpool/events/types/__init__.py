@@ -1,0 +1,49 @@
+"""Every event that a job can log: its name, its fields, what it means and what an operator does about it.
+
+`docs/events.md` is generated from these types (`python -m deadpool.events.types`), and the console takes its sentences
+from them. A test fails where code emits an event or a field that has no type, or where a type is emitted nowhere.
+"""
+
+from __future__ import annotations
+
+from deadpool.events.types import (
+    audits,
+    checkpoints,
+    coordinators,
+    copies,
+    drains,
+    endings,
+    injections,
+    journal,
+    membership,
+    pools,
+    protection,
+    rank_recovery,
+    recovery,
+    scripts,
+    sizes,
+    storage,
+)
+from deadpool.events.types.event_type import COMMON_FIELDS, EventType
+
+GROUPS: dict[str, tuple[EventType, ...]] = {
+    "Nodes and spares": membership.EVENTS,
+    "Drains and slow nodes": drains.EVENTS,
+    "Protection that follows the health of nodes": protection.EVENTS,
+    "Jobs that shrink and grow": sizes.EVENTS,
+    "Recoveries, as the coordinator sees them": recovery.EVENTS,
+    "Recoveries, as each rank sees them": rank_recovery.EVENTS,
+    "The end of a job": endings.EVENTS,
+    "Snapshots and their copies": copies.EVENTS,
+    "Durable checkpoints": checkpoints.EVENTS,
+    "Coordinators and connections": coordinators.EVENTS,
+    "The training script and rehearsals": scripts.EVENTS,
+    "Audits of exactness": audits.EVENTS,
+    "The journal": journal.EVENTS,
+    "Disks that take nothing": storage.EVENTS,
+    "Pools of spare machines": pools.EVENTS,
+    "Injected faults": injections.EVENTS,
+}
+BY_NAME: dict[str, EventType] = {event.name: event for group in GROUPS.values() for event in group}
+
+__all__ = ["BY_NAME", "COMMON_FIELDS", "GROUPS", "EventType"]

@@ -1,0 +1,170 @@
+"""Events of snapshots, and of the copies that other nodes hold of them."""
+
+from __future__ import annotations
+
+from deadpool.events.types.event_type import EventType
+
+EVENTS = (
+    EventType(
+        name="protected",
+        meaning="Every rank's snapshot of one version lies on its own node and at all its holders: a loss costs no "
+        "more than the steps since then.",
+        action="Nothing.",
+        fields={"step": "that version"},
+        console="protected again at version {step}",
+    ),
+    EventType(
+        name="capture_missed",
+        meaning="A rank has no snapshot of a version that was to be captured, so that version is never complete.",
+        action="Nothing if it is rare: the coordinator widens the interval. Else raise `--overhead-budget` or "
+        "`--slots`.",
+        fields={"rank": "the rank", "step": "the version", "reason": "why it was not captured"},
+    ),
+    EventType(
+        name="capture_interval",
+        meaning="From some version on, snapshots are taken every so many steps.",
+        action="Raise `--overhead-budget` if more steps may be lost than you can accept.",
+        fields={
+            "from": "the first version that this holds for",
+            "every": "steps from one snapshot to the next",
+            "reason": "why it was changed",
+        },
+        console="from version {from} on, one snapshot every {every} steps: {reason}",
+    ),
+    EventType(
+        name="slots_allocated",
+        meaning="A rank's state needed larger slots for its snapshots, and has them now.",
+        action="Nothing; check that the node has that much memory to spare.",
+        fields={
+            "bytes": "size of one slot",
+            "device_bytes": "memory on the device that captures need",
+            "waited_s": "how long the rank waited for them",
+        },
+    ),
+    EventType(
+        name="set_aside",
+        meaning="A snapshot could not be copied before the optimizer: the rest was cloned on the device, more than "
+        "ever before in this process, and is copied beside the next steps.",
+        action="Nothing; lower `--set-aside-gb` if the script lacks that device memory.",
+        fields={
+            "number": "the version",
+            "bytes": "how much was cloned",
+            "device_bytes": "memory on the device that captures need",
+        },
+    ),
+    EventType(
+        name="arena_full",
+        meaning="A node could not allocate host memory for snapshots.",
+        action="Give the node more memory, or lower `--slots` or `--holders`.",
+        fields={"reason": "the error, with the size"},
+    ),
+    EventType(
+        name="pinning_failed",
+        meaning="Slot memory could not be registered with CUDA; captures are slow.",
+        action="Raise the limit of locked memory (`ulimit -l`) for the job.",
+        fields={"reason": "the error"},
+    ),
+    EventType(
+        name="push_failed",
+        meaning="A snapshot did not reach one of its holders; it is sent again a few times, then the version counts as "
+        "missed.",
+        action="Look at the network between the two nodes if it is frequent.",
+        fields={
+            "rank": "the rank",
+            "step": "the version",
+            "holder": "the node that it was sent to",
+            "reason": "the error",
+        },
+    ),
+    EventType(
+        name="source_failed",
+        meaning="A newcomer could not get a copy from one node; it asks the next one.",
+        action="Look at that node if it is frequent.",
+        fields={
+            "rank": "the rank that needs the copy",
+            "step": "the version",
+            "source": "the node that was asked",
+            "reason": "the error",
+        },
+    ),
+    EventType(
+        name="copy_unreadable",
+        meaning="A newcomer got a snapshot from none of its sources, several times in a row, although they have it and "
+        "none was damaged. The next plan does without it, if that costs no committed version.",
+        action="Look at the events source_failed, and at the network between these nodes.",
+        fields={
+            "node": "the newcomer",
+            "rank": "the rank whose snapshot it is",
+            "step": "the version",
+            "reason": "why the last attempt failed",
+        },
+        console="UNREADABLE: node {node} does not get the snapshot of rank {rank} at version {step}: {reason}; "
+        "the next plan does without it if it can",
+    ),
+    EventType(
+        name="coder_chosen",
+        meaning="A node has begun to make parities, and says what computes them.",
+        action="Nothing.",
+        fields={"coder": "the library"},
+    ),
+    EventType(
+        name="coder_slow",
+        meaning="A node makes parities without ISA-L. The bytes are the same; with two parities or more they "
+        "take about five times the CPU time.",
+        action="Install libisal2 (Debian, Ubuntu) or pyeclib on every node.",
+        fields={"coder": "what computes instead"},
+        console="SLOW: node {node} makes parities with {coder}, as ISA-L is not there; install libisal2 or pyeclib",
+    ),
+    EventType(
+        name="parity_begun_anew",
+        meaning="A snapshot has grown and does not fit into the parity that a node was making, or a parity was damaged "
+        "and dropped: its group sends again.",
+        action="Nothing.",
+        fields={
+            "node": "the node that keeps the parity",
+            "rank": "its rank in the group",
+            "step": "the version",
+        },
+    ),
+    EventType(
+        name="copy_corrupt",
+        meaning="A copy does not match its checksum; it is dropped and made anew.",
+        action="Check the memory of the node that held it if this happens again.",
+        fields={
+            "node": "the node that holds it",
+            "rank": "the rank that it is of",
+            "step": "the version",
+            "found_by": "the node that read it",
+            "parity": "whether it is the parity that this node keeps for the group of the rank",
+        },
+        console="CORRUPT: the copy of rank {rank} at version {step} on node {node} does not match its checksum, and is "
+        "dropped",
+    ),
+    EventType(
+        name="copies_in_own_rack",
+        meaning="Some nodes' copies lie in the same rack as the nodes themselves, because no other rack has room.",
+        action="Add nodes in other racks, or accept that the loss of a rack ends the job.",
+        fields={"positions": "the positions", "nodes": "the nodes there"},
+        console="copies of nodes {nodes} lie in the nodes' own rack: no other rack has room for them",
+    ),
+    EventType(
+        name="replicas_differ",
+        meaning="State that was declared as replicated is not the same on any other node, so this version does not "
+        "count.",
+        action="Correct `protect(replicated=...)`, or find out why replicas have come apart.",
+        fields={"step": "the version", "ranks": "the ranks whose state has no equal"},
+        console="REPLICAS DIFFER: at version {step} the replicated state of ranks {ranks} is on no other node; correct "
+        "protect(replicated=...)",
+    ),
+    EventType(
+        name="bandwidth",
+        meaning="How fast snapshots went to their holders, told when the job ends.",
+        action="Compare it with what the network should give.",
+        fields={
+            "bytes_pushed": "bytes that all nodes have sent",
+            "push_gbps": "GB/s of one transfer, by node",
+            "summary": "the same in words",
+        },
+        console="copies: {summary}",
+    ),
+)

@@ -1,0 +1,151 @@
+"""Events about the training script, its steps, and its rehearsals on spares."""
+
+from __future__ import annotations
+
+from deadpool.events.types.event_type import EventType
+
+EVENTS = (
+    EventType(
+        name="not_protected_yet",
+        meaning="A rank has run its script for a minute without reaching a protected loop; a fault would start it over "
+        "at its first line.",
+        action="Nothing if it builds a large model; else call `protect` and loop over `job.steps`.",
+        fields={"rank": "the rank", "seconds": "how long it has run"},
+        console="NOT PROTECTED: the script has run for {seconds} s and has not called protect(); a fault would start "
+        "it over at its first line",
+        rank_0_only=True,
+    ),
+    EventType(
+        name="unprotected",
+        meaning="The script has ended without ever calling `protect`; a fault would have cost the whole job.",
+        action="Call `protect` in the script.",
+        console="UNPROTECTED: the script ended without ever calling protect(); a fault would have cost the whole job",
+        rank_0_only=True,
+    ),
+    EventType(
+        name="inexact_script",
+        meaning="The script does something that no recovery can make good; after a fault it would not be exact. Said "
+        "once per rank and kind.",
+        action="Do what `remedy` says; `--on-inexact stop` ends a job that is found out.",
+        fields={
+            "rule": "which rule of docs/exactness.md it breaks",
+            "found": "what the script does",
+            "remedy": "what it can do instead",
+            "step": "the step in which it was found; empty: before the loop",
+        },
+        console="NOT EXACT: {found} {remedy}",
+        once=True,
+    ),
+    EventType(
+        name="carried_variables",
+        meaning="The loop over steps hands plain values from one step to the next in variables, such as a best loss "
+        "or an epoch. If something is decided or computed by them, the script is not exact after a fault; if they are "
+        "only printed, it is.",
+        action="Nothing if they are only printed; else do what `remedy` says. `--on-inexact stop` ends no job by it.",
+        fields={"names": "the variables", "remedy": "what the script can do instead"},
+        console="PERHAPS NOT EXACT: steps hand {names} on to the next step in variables, which a process that takes a "
+        "rank does not have. {remedy} It does not matter for what is only printed.",
+        once=True,
+    ),
+    EventType(
+        name="unknown_torch",
+        meaning="This version of torch has not been tested with DeadPool; survivors restart instead of going on in "
+        "place.",
+        action="Use a tested version of torch, or `--in-place always` at your own risk.",
+        fields={
+            "reason": "the version, and what follows",
+            "rehearses": "false: it lacks what a rehearsal needs, so no spare rehearses",
+        },
+    ),
+    EventType(
+        name="unknown_library",
+        meaning="An integration has not been tested with this version of its library. What it relies on is there, or "
+        "`force=True` was given.",
+        action="Compare the losses once with those of an unprotected run, or use a tested version.",
+        fields={"reason": "the library, its version, and what was found"},
+    ),
+    EventType(
+        name="mesh",
+        meaning="The device mesh of all ranks that the model's parameters are on, as rank 0 has found it.",
+        action="Nothing; the dashboard shows the coordinates of each rank.",
+        fields={"names": "names of its dimensions", "shape": "their sizes; ranks count along the last one first"},
+    ),
+    EventType(
+        name="step_times",
+        meaning="How long a stretch of a rank's steps took.",
+        action="Nothing; `deadpool picture` draws it.",
+        fields={
+            "rank": "the rank",
+            "step": "the first of these steps",
+            "began": "when it began",
+            "seconds": "duration of each step",
+        },
+    ),
+    EventType(
+        name="progress",
+        meaning="How far the job is, and what its nodes report of themselves; logged every second at first, every ten "
+        "heartbeats in a long job, and at the end.",
+        action="Nothing; metrics, the dashboard and reports are made of it.",
+        fields={
+            "phase": "the coordinator's phase",
+            "step": "how many steps are completed; the step of that number is computed now",
+            "watermark": "the newest version of which every copy is in place; empty: none is",
+            "lag_steps": "completed steps that a loss would cost; empty: all",
+            "every": "steps from one snapshot to the next",
+            "overhead": "measured share of the step time that protection costs; empty: not known yet",
+            "overhead_error": "how uncertain that share is",
+            "nodes": "how many nodes are in the job",
+            "spares": "how many of them are spares",
+            "quarantined": "how many of them are quarantined",
+            "stragglers": "how many of them are slow",
+            "arena_bytes": "memory that snapshots take on all nodes",
+            "sent_bytes": "bytes of snapshots that went to holders since the last such event",
+            "transfer_bytes_per_s": "bandwidth of one transfer, the mean of all nodes",
+            "slowest_bytes_per_s": "bandwidth of one transfer of the slowest node",
+            "step_counts": "how many steps of rank 0, since the last such event, took how long: one count per bucket",
+            "step_seconds": "how long these steps took together",
+        },
+    ),
+    EventType(
+        name="rehearsed",
+        meaning="A spare's trainer has run the script up to the training loop as one rank, and is parked there.",
+        action="Nothing.",
+        console="spare trainer {trainer} has rehearsed rank {rank} and is parked",
+    ),
+    EventType(
+        name="parked_state_freed",
+        meaning="A parked trainer has given back the memory of its parameters and optimizer state.",
+        action="Nothing; `--parked-state keep` keeps it.",
+        fields={"bytes": "how much"},
+    ),
+    EventType(
+        name="parked_state_allocated",
+        meaning="The trainer is seated and has allocated that memory again, before it loads its snapshot.",
+        action="Nothing.",
+        fields={"bytes": "how much", "took_s": "seconds that it took; longer where other processes still had it"},
+    ),
+    EventType(
+        name="rehearsal_ended",
+        meaning="A spare's trainer cannot be used for the rank that is needed; a fresh process takes its place.",
+        action="Nothing; more `--rehearsals` per spare make it rarer.",
+        fields={"node": "its node", "rank": "the rank that it rehearsed", "trainer": "its name", "reason": "why"},
+    ),
+    EventType(
+        name="dry_step_failed",
+        meaning="A rehearsed step raised an error, so the rest of the rehearsal is left out.",
+        action="Make the step run without data of other ranks, or accept a slower first step after a loss.",
+        fields={"reason": "the error"},
+    ),
+    EventType(
+        name="awaits_recordings",
+        meaning="A rehearsal waits for the result of a collective that the live rank has not passed yet.",
+        action="Nothing.",
+        fields={"operation": "the collective"},
+    ),
+    EventType(
+        name="recordings_cut",
+        meaning="The results of small collectives of a rank are not recorded any further.",
+        action="Nothing; a rehearsal of this rank stops where the recording ends.",
+        fields={"reason": "why: too large, or not recordable"},
+    ),
+)

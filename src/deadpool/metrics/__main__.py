@@ -1,5 +1,0 @@
-"""Prints the reference of all metrics."""
-
-from deadpool.metrics.document import document
-
-print(document(), end="")

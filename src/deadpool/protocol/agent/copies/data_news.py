@@ -1,0 +1,90 @@
+"""What a node's data plane has finished, and what other nodes ask of it."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.trainers.seating import Seating
+from deadpool.protocol.agent.trainers.unwinding import Unwinding
+from deadpool.protocol.causes import FaultKind
+from deadpool.protocol.inputs import (
+    Allocated,
+    AllocationFailed,
+    CheckpointFinished,
+    DataInput,
+    Fetched,
+    FetchFailed,
+    Hashed,
+    Offered,
+    PartWritten,
+    Pushed,
+    PushFailed,
+    Received,
+    ReceiveFailed,
+    SourceSpoilt,
+    Staged,
+    StreamsCut,
+    WrittenOut,
+)
+from deadpool.protocol.messages import Salvaged, Spoilt
+
+
+class DataNews:
+    def __init__(
+        self, state: AgentState, *, unwinding: Unwinding, seating: Seating, checkpoints: CheckpointWrites
+    ) -> None:
+        self._state, self._copies, self._checkpoints = state, state.copies, checkpoints
+        self._unwinding, self._seating = unwinding, seating
+
+    def on_input(self, input: DataInput) -> None:
+        """Any of these may have freed a slot or begun a fetch, so trainers are told of both."""
+        self._apply(input)
+        self._seating.grant_slots()
+        self._seating.announce_arrivals()
+
+    def _apply(self, input: DataInput) -> None:
+        state, copies, generation = self._state, self._copies, self._state.current.generation
+        match input:
+            case Allocated(segment=segment):
+                copies.on_allocated(segment)
+            case AllocationFailed(segment=segment, reason=reason):
+                copies.on_allocation_failed(segment, reason)
+                state.emit("arena_full", reason=reason)
+            case Hashed(slot=slot, digest=digest):
+                copies.on_hashed(slot, digest)
+                self._unwinding.acknowledge_if_frozen()
+            case Pushed(rank=rank, node=node, version=version):
+                copies.on_push_ended(rank, node, version, None)
+            case PushFailed(rank=rank, node=node, version=version, reason=reason):
+                copies.on_push_ended(rank, node, version, input)
+                state.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
+            case Fetched(rank=rank, slot=slot, copy=copy):
+                if copies.on_fetched(slot, copy):
+                    self._seating.on_snapshot(rank)
+            case FetchFailed(rank=rank, slot=slot, reason=reason, checkpoint=checkpoint):
+                if (unread := copies.arrivals.on_fetch_failed(slot)) is not None:
+                    why = f"no source gave the snapshot of rank {rank}: {reason}"
+                    self._seating.report_lost(rank, FaultKind.UNREAD, why, unread=unread, checkpoint=checkpoint)
+            case StreamsCut(generation=cut):
+                self._unwinding.on_streams_cut(cut)
+            case Offered():
+                copies.on_offered(input)
+            case Received(slot=slot, copy=copy, bytes_received=count):
+                copies.on_received(slot, copy, count)
+            case ReceiveFailed(slot=slot, rank=rank):
+                copies.on_receive_failed(slot, rank)
+            case SourceSpoilt(node=node, rank=rank, version=version, group=group):
+                spoilt = Spoilt(generation=generation, node=node, rank=rank, version=version, group=group)
+                state.tell_coordinator(spoilt)
+            case Staged():
+                self._checkpoints.on_staged(input)
+            case PartWritten():
+                self._checkpoints.on_part_written(input)
+            case CheckpointFinished():
+                self._checkpoints.on_finished(input)
+            case WrittenOut(ranks=ranks, folder=folder, failure=failure):
+                state.tell_coordinator(Salvaged(generation=generation, ranks=ranks, folder=folder, failure=failure))
+            case _ as never:
+                assert_never(never)

@@ -1,0 +1,128 @@
+"""A node's dealings with coordinators: one welcomes it, is lost, another follows; and how a node asks to leave.
+
+Which terms the node has promised to follow is kept in `term_guard.py`.
+"""
+
+from __future__ import annotations
+
+from deadpool.protocol.agent.health import HealthMonitor
+from deadpool.protocol.agent.leadership.coordinator_liveness import CoordinatorTimeout
+from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
+from deadpool.protocol.agent.leadership.term_guard import TermGuard
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
+from deadpool.protocol.causes import EndCause
+from deadpool.protocol.effects import LookElsewhere
+from deadpool.protocol.identity import NO_GENERATION
+from deadpool.protocol.messages import Disconnecting, Leave, Proceed, Settings, Stand, Welcome
+
+
+class CoordinatorSession:
+    def __init__(
+        self,
+        state: AgentState,
+        guard: TermGuard,
+        *,
+        heartbeats: Heartbeats,
+        health: HealthMonitor,
+        recordings: NodeRecordings,
+        rehearsals: int,
+        standby: int,
+    ) -> None:
+        """The node keeps `rehearsals` trainers for each seat, and `standby` more."""
+        self._state, self._guard, self._heartbeats, self._recordings = state, guard, heartbeats, recordings
+        self._health = health
+        self._liveness, self._rehearsals, self._standby = guard.liveness, rehearsals, standby
+        self._standing = False  # trainers were told to stop at a version
+        self._leave: Leave | None = None  # sent, and to be sent again to the next coordinator
+
+    # --- coordinators come and go ------------------------------------------------------------------------------------
+
+    def on_welcome(self, welcome: Welcome, now: float) -> None:
+        state, settings, first = self._state, welcome.settings, self._state.settings is None
+        alone_s = self._liveness.alone_s(now)
+        self._guard.promise(welcome)
+        state.forget_told()
+        state.settings = settings
+        state.copies.configure(settings)
+        self._heartbeats.begin(settings, now)
+        self._recordings.forget_coordinator()
+        self._health.forget_coordinator()
+        if first:
+            self._start_trainers(settings)
+            return
+        self.proceed()
+        self._report_for_takeover(alone_s)
+        if self._leave is not None:
+            state.tell_coordinator(self._leave)
+
+    def _start_trainers(self, settings: Settings) -> None:
+        for _ in range(settings.layout.per_node * self._rehearsals + self._standby):
+            self._state.trainers.start()
+
+    def _report_for_takeover(self, alone_s: float) -> None:
+        state = self._state
+        if state.durable is not None:
+            state.tell_coordinator(state.durable)
+        if state.current.generation == NO_GENERATION:
+            state.report_trainers()  # there is nothing else to report
+            return
+        report = self._guard.record.report(
+            state.current,
+            permit=state.copies.permit,
+            inventory=state.copies.inventory(()),
+            trainers=state.trainers.infos(),
+            alone_s=alone_s,
+        )
+        state.tell_coordinator(report)
+        for trainer in state.trainers.seated():
+            if trainer.rank is not None and (recording := self._recordings.of(trainer.rank)) is not None:
+                state.tell_coordinator(recording)
+
+    def on_link_lost(self, now: float) -> None:
+        self._liveness.on_lost(now)
+        self.proceed()
+
+    def check_timeouts(self, now: float) -> None:
+        match self._liveness.check_timeouts(now):
+            case CoordinatorTimeout.SILENT:
+                self._state.tell_coordinator(Disconnecting())
+                self._state.effects.append(LookElsewhere(reason="the coordinator is silent"))
+            case CoordinatorTimeout.ISOLATED:
+                self._isolate()
+            case CoordinatorTimeout.ABANDONED:
+                reason = f"node {self._state.node} found no coordinator, also after it had ended its trainers"
+                self._state.end(EndCause.NO_COORDINATOR, reason, failed=True)
+
+    def _isolate(self) -> None:
+        """Rule 19 (returning nodes): the other nodes have gone on without these ranks, or wait for them in
+        vain. The copies stay."""
+        state = self._state
+        assert state.settings is not None
+        reason = f"no coordinator for {state.settings.isolation_s:g} s"
+        state.emit("isolated", reason=reason)
+        for trainer in state.trainers.seated():
+            state.trainers.kill(trainer, reason)
+
+    # --- leaving on purpose ------------------------------------------------------------------------------------------
+
+    def stand(self, order: Stand) -> None:
+        self._standing = True
+        self._state.trainers.tell_seated(order)
+
+    def proceed(self) -> None:
+        """Also when the coordinator that asked them to stand is gone: no other one knows the reason."""
+        if self._standing:
+            self._standing = False
+            self._state.trainers.tell_seated(Proceed(generation=self._state.current.generation))
+
+    def fence(self) -> None:
+        self._standing = False
+
+    def ask_to_leave(self, reason: str) -> None:
+        """The node ends at once if it is asked twice, or if there is no coordinator to move its ranks away."""
+        if self._leave is not None or not self._liveness.has_coordinator:
+            self._state.end(EndCause.ASKED, reason, failed=True)
+            return
+        self._leave = Leave(reason=reason)
+        self._state.tell_coordinator(self._leave)

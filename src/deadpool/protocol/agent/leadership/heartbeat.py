@@ -1,0 +1,157 @@
+"""A node's heartbeat: when it is due, and what it reports of the node's ranks: steps, pauses, costs, work.
+
+A heartbeat comes every second from every node, so figures are sent again only when they have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.trainers.trainers import Trainer
+from deadpool.protocol.agent.trainers.work_time import WorkTimes
+from deadpool.protocol.inputs import Activity
+from deadpool.protocol.messages import (
+    WAITS_FOR_PEERS,
+    CaptureCostReport,
+    Heartbeat,
+    Missed,
+    Settings,
+    Stepped,
+    WorkTime,
+)
+from deadpool.protocol.topology import Schedule
+
+TOLERANCE = 0.05
+"""The share by which a figure has to differ from the one that was sent."""
+
+IDLE_S = 2.0
+"""A rank is reported as idle after so long: a step contains many short waits."""
+
+
+class OfRank(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+
+T = TypeVar("T", bound=OfRank)
+
+
+class DeltaReport(Generic[T]):
+    """Reports one item per rank, and each again only when its `figures` have changed."""
+
+    def __init__(self, figures: Callable[[T], tuple[float | None, ...]]) -> None:
+        self._figures = figures
+        self._sent: dict[int, tuple[float | None, ...]] = {}
+
+    def reset(self) -> None:
+        """The receiver has forgotten what was sent, or is another one."""
+        self._sent.clear()
+
+    def changed(self, items: Iterable[T]) -> tuple[T, ...]:
+        fresh = []
+        for item in items:
+            rank, figures = item.rank, self._figures(item)
+            if not _is_close(self._sent.get(rank), figures):
+                self._sent[rank] = figures
+                fresh.append(item)
+        return tuple(fresh)
+
+
+def _is_close(before: tuple[float | None, ...] | None, now: tuple[float | None, ...]) -> bool:
+    if before is None:
+        return False
+    return all(
+        one == other or (one is not None and other is not None and abs(one - other) <= TOLERANCE * abs(one))
+        for one, other in zip(before, now, strict=True)
+    )
+
+
+def _figures(costs: CaptureCostReport) -> tuple[float | None, ...]:
+    """What is measured is reported again when it has changed by as much as it is uncertain."""
+    share, error = (costs.overhead.share, costs.overhead.error) if costs.overhead is not None else (None, None)
+    in_errors = None if share is None or error is None else float(round(share / max(error, 1e-9)))
+    return (costs.every, costs.step_s, costs.stall_s, costs.commit_s, in_errors, error)
+
+
+class Heartbeats:
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+        self.capture_costs = CaptureCosts()
+        self._work_times = WorkTimes()
+        self._sent_costs = DeltaReport[CaptureCostReport](_figures)
+        self._sent_work = DeltaReport[WorkTime](lambda work: (work.step_s, work.own_s))
+        self.due: float | None = None  # the next heartbeat
+
+    def begin(self, settings: Settings, now: float) -> None:
+        """A coordinator that has just welcomed this node has been sent nothing yet."""
+        self.due = now + settings.heartbeat_s
+        self._reset_reports()
+
+    def fence(self, now: float) -> None:
+        """The acknowledgement is a sign of life as well: one heartbeat is left out, so that a coordinator of thousands
+        of nodes receives acknowledgements first."""
+        settings = self._state.settings
+        if settings is not None and self.due is not None:
+            self.due = min(self.due, now + settings.heartbeat_s) + settings.heartbeat_s
+        self.capture_costs.clear()
+        self._work_times.clear()
+        self._reset_reports()
+
+    def _reset_reports(self) -> None:
+        self._sent_costs.reset()
+        self._sent_work.reset()
+
+    def on_plan(self, schedule: Schedule) -> None:
+        self.capture_costs.begin(schedule)
+
+    def reschedule(self, schedule: Schedule) -> None:
+        self.capture_costs.begin(schedule)
+        self._sent_costs.reset()
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    def on_stepped(self, rank: int, message: Stepped, now: float) -> None:
+        self.capture_costs.on_stepped(rank, message, now)
+        self._work_times.on_stepped(rank, message)
+
+    def on_missed(self, rank: int, message: Missed) -> None:
+        self.capture_costs.on_missed(rank, message)
+
+    def on_committed(self, number: int, now: float) -> None:
+        self.capture_costs.on_committed(number, now)
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def send_if_due(self, now: float) -> bool:
+        """Whether one was due."""
+        settings = self._state.settings
+        if self.due is None or now < self.due or settings is None:
+            return False
+        self.due = now + settings.heartbeat_s
+        self._send(now)
+        return True
+
+    def _is_idle(self, trainer: Trainer, now: float) -> bool:
+        """Not if something outside the job may let it go on."""
+        if trainer.activity in (Activity.ACTIVE, Activity.OUTSIDE) or trainer.waits_for:
+            return False
+        return now - trainer.activity_changed >= IDLE_S
+
+    def _send(self, now: float) -> None:
+        state = self._state
+        seated = [(t.rank, t) for t in state.trainers.seated() if t.rank is not None and t.has_state]
+        in_loop = [(each, t) for rank, t in seated for each in (rank, *t.carries)]
+        state.tell_coordinator(
+            Heartbeat(
+                generation=state.current.generation,
+                steps=tuple((rank, trainer.step) for rank, trainer in in_loop),
+                paused=tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None),
+                costs=self._sent_costs.changed(self.capture_costs.of_ranks()),
+                work_times=self._sent_work.changed(self._work_times.of_ranks()),
+                waiting=tuple(rank for rank, trainer in in_loop if trainer.waits_for == WAITS_FOR_PEERS),
+                idle=tuple(rank for rank, trainer in in_loop if self._is_idle(trainer, now)),
+            )
+        )

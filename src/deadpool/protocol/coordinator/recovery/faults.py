@@ -1,0 +1,118 @@
+"""What follows from a fault: it gets a name, a node may be blamed for it, and the generation ends in a fence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deadpool.protocol.causes import EndCause, FaultKind
+from deadpool.protocol.coordinator.audit import RecoveryAudit
+from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
+from deadpool.protocol.coordinator.job import JobState, Phase
+from deadpool.protocol.coordinator.leaving.ending import Ending
+from deadpool.protocol.coordinator.membership.hang import HangMonitor, Standstill
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory, ObservedFault
+from deadpool.protocol.coordinator.recovery.fencing import Fencing
+from deadpool.protocol.coordinator.recovery.resumption import Resumption
+from deadpool.protocol.messages import TrainerLost
+
+
+class Faults:
+    def __init__(
+        self,
+        job: JobState,
+        history: FaultHistory,
+        hang: HangMonitor,
+        fencing: Fencing,
+        resumption: Resumption,
+        ending: Ending,
+        checkpoints: Checkpoints,
+        audit: RecoveryAudit,
+    ) -> None:
+        self._job, self._history, self._hang = job, history, hang
+        self._fencing, self._resumption, self._ending = fencing, resumption, ending
+        self._checkpoints, self._audit = checkpoints, audit
+
+    def recover(self, fault: ObservedFault, now: float) -> None:
+        """From any fault, in any phase: the next generation begins."""
+        job, retries = self._job, self._history.retries
+        node, rank, reason, ranks = fault.node, fault.rank, fault.reason, list(fault.ranks)
+        if job.released:
+            job.out.emit("lost_after_release", node=node, rank=rank, reason=reason, ranks=ranks)
+            if rank is None:
+                job.commits.end()
+            self._resumption.on_lost_after_release(ranks)
+            return
+        job.name_cause("fault")
+        during, since_s = job.phase.value, fault.since_s
+        kind = fault.kind.value
+        job.out.emit(
+            "fault", node=node, rank=rank, kind=kind, reason=reason, ranks=ranks, during=during, since_s=since_s
+        )
+        # Nodes that are lost while another loss is dealt with are the same disaster, and not one more retry.
+        one_more = rank is not None or job.phase is Phase.RUNNING
+        if retries.is_exceeded_by(replace(fault, cause=job.cause), one_more=one_more):
+            self._give_up()
+        if fault.kind is FaultKind.HANG:
+            self._hang.begin_search()
+        else:
+            self._hang.end_search()
+        self._history.blame(fault, now)
+        self._fencing.fence(now)
+
+    def _give_up(self) -> None:
+        """The job stops once more, so that what is left of it can be kept."""
+        retries = self._history.retries
+        if retries.given_up is None:
+            retries.give_up()
+            self._job.out.emit("no_progress", step=retries.step, reason=retries.given_up, **retries.facts())
+
+    def on_hang(self, hang: Standstill, now: float) -> None:
+        """No rank is lost: the rank at fault is the one that will not come to rest."""
+        self.recover(ObservedFault(kind=FaultKind.HANG, reason=hang.reason, ranks=()), now)
+
+    def on_trainer_lost(self, member: Member, lost: TrainerLost, now: float) -> None:
+        job, node, rank, reason = self._job, member.node, lost.rank, lost.reason
+        if rank is None:
+            job.out.emit("trainer_lost", node=node, trainer=lost.trainer, reason=reason)
+            return
+        if job.is_stopping or job.phase is Phase.SALVAGING:
+            return
+        if lost.unread is not None and job.plan is not None and job.unread.note(job.plan, node, rank, lost.unread):
+            job.out.emit("copy_unreadable", node=node, rank=rank, step=lost.unread.number, reason=reason)
+        if self._audit.ends(rank):
+            self._audit.on_ended(member)
+            why = "audit: this rank ends on purpose"
+            self.recover(ObservedFault(kind=FaultKind.AUDIT, reason=why, ranks=(rank,), node=node, rank=rank), now)
+            return
+        blamed = node if lost.trainer else None  # else no process has ended: a copy was not to be had
+        if (untenable := self._if_unread(lost)) is not None:
+            self._ending.end(EndCause.CHECKPOINT_UNREAD, untenable, failed=True)
+            return
+        if lost.kind is FaultKind.INEXACT:
+            why = f"rank {rank} was stopped, because the script is not exact: {reason}"
+            self._ending.end(EndCause.INEXACT, why, failed=True)
+            return
+        is_device = lost.kind is FaultKind.DEVICE
+        if (is_device or lost.kind is FaultKind.SCRIPT) and (error := self._history.retries.on_error(reason, node)):
+            if not (error.only_on_this_node and is_device and job.has_healthy_spare):
+                self._ending.end(EndCause.SCRIPT_FAILED, f"rank {rank} failed {error.text}: {reason}", failed=True)
+                return
+            self._history.quarantine.add(node, f"the same error again on this node: {reason}")
+            blamed = node
+        fault = ObservedFault(
+            kind=lost.kind, reason=reason, ranks=(rank,), node=node, rank=rank, blamed=blamed, rack=member.rack
+        )
+        self.recover(fault, now)
+
+    def _if_unread(self, lost: TrainerLost) -> str | None:
+        """Why the job has to end, if it is the checkpoint that was not to be had. Nothing newer is left in memory:
+        nodes dropped it when they took the plan."""
+        checkpoint = self._job.plan.checkpoint if self._job.plan is not None else ""
+        if not checkpoint or lost.checkpoint != checkpoint:
+            return None
+        before = self._checkpoints.newest
+        untenable = self._checkpoints.on_unread(checkpoint, lost.reason)
+        if self._checkpoints.newest is not before:
+            self._history.retries.begin_anew()  # with an older checkpoint, whose reads are counted for themselves
+        return untenable

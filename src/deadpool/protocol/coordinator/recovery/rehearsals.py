@@ -1,0 +1,182 @@
+"""Spare trainers rehearse ranks: which trainer rehearses which rank, and which recordings its node needs for that.
+
+A rank's recording holds what small collectives gave it, so that a rehearsal can replay them. A node gets the recording
+of a rank when it first rehearses or seats that rank, and again whenever the recording is renewed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+
+from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.coordinator.job import JobState
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.messages import Recording, Rehearse
+from deadpool.protocol.topology import Layout
+
+_REHEARSING = ("starting", "rehearsing", "parked")
+_NO_RANKS: frozenset[int] = frozenset()
+
+Assignment = list[tuple[str, int]]
+"""Trainer and rank."""
+
+
+class Rehearsals:
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._recordings = RecordingCache()
+
+    def assign_all(self) -> None:
+        """While the job runs, every free trainer rehearses a rank, and its node has the recording of that rank."""
+        nodes = self._job.members.values()
+        members = [member for member in nodes if member.position is None or not member.all_seated]
+        for member in members:
+            self._send_rehearsed(member)
+        for member, assignment in assignments(members, self._job.layout, self._job.guarded_positions):
+            self._order(member, assignment)
+
+    def take_over(self) -> None:
+        """The coordinator before this one has sent the nodes the recordings of the ranks that they seat."""
+        for member in self._job.members.values():
+            for trainer in member.trainers:
+                if trainer.rank is not None and trainer.state == "seated":
+                    self._recordings.note_reader(member.node, trainer.rank)
+        self.assign_all()
+
+    def rehearse_position(self, member: Member, position: int) -> None:
+        """The node will be seated there: it builds for these ranks while survivors are still unwinding."""
+        self._order(member, assign(member, list(self._job.layout.ranks_at(position))))
+
+    def _order(self, member: Member, assignment: Assignment) -> None:
+        self.send_recordings(member.node, [rank for _, rank in assignment])
+        for trainer, rank in assignment:
+            order = Rehearse(generation=self._job.generation, trainer=trainer, rank=rank)
+            self._job.out.send(member.node, order)
+
+    # --- recordings ---------------------------------------------------------------------------------------------------
+
+    def on_recording(self, member: Member, recording: Recording) -> None:
+        """A node that neither seats the rank nor carries it has nothing to say of it."""
+        if self._job.layout.position_of(recording.rank) in (member.position, *member.carries):
+            self._job.out.send_each(self._recordings.renew(member.node, recording), recording)
+
+    def send_recordings(self, node: str, ranks: Sequence[int]) -> None:
+        """They go out before the order that needs them, on the same link."""
+        for recording in self._recordings.lend(node, ranks):
+            self._job.out.send(node, recording)
+
+    def _send_rehearsed(self, member: Member) -> None:
+        ranks = [t.rank for t in member.trainers if t.rank is not None and t.state in _REHEARSING]
+        self.send_recordings(member.node, ranks)
+
+    def send_again(self, member: Member) -> None:
+        """It forgets its recordings with the plan that was just sent to it. What its trainers rehearse is sent again,
+        now or once there is a recording."""
+        self.forget(member.node)
+        self._send_rehearsed(member)
+
+    def take_recordings(self, checkpoint: Checkpoint) -> None:
+        """The job will begin from a checkpoint: its processes rehearse with what an earlier job recorded."""
+        for rank, data in enumerate(checkpoint.recordings):
+            if data:
+                recording = Recording(rank=rank, start=self._job.generation, complete=bool(data[0]), book=data[1:])
+                self._recordings.add(recording)
+
+    def forget(self, node: str) -> None:
+        self._recordings.forget(node)
+
+    def discard_recordings(self) -> None:
+        """The script begins at its first line. Agents discard theirs when they hear the plan."""
+        self._recordings.clear()
+
+
+class RecordingCache:
+    """Which recordings there are, and which nodes have them."""
+
+    def __init__(self) -> None:
+        self._of_rank: dict[int, Recording] = {}
+        self._readers: dict[int, set[str]] = {}  # by rank: nodes that have its recording, or will once there is one
+        self._read_by: dict[str, set[int]] = {}  # the same by node
+
+    def add(self, recording: Recording) -> None:
+        self._of_rank[recording.rank] = recording
+
+    def renew(self, node: str, recording: Recording) -> list[str]:
+        """From the rank's own node. Returns the other nodes that have to get it."""
+        self._of_rank[recording.rank] = recording
+        others = sorted(self._readers.get(recording.rank, set()) - {node})
+        self.note_reader(node, recording.rank)
+        return others
+
+    def lend(self, node: str, ranks: Sequence[int]) -> list[Recording]:
+        """The recordings that this node lacks. From here on it gets every renewal."""
+        has = self._read_by.get(node, _NO_RANKS)
+        if has.issuperset(ranks):
+            return []  # true of most nodes in most plans
+        unread = [rank for rank in ranks if rank not in has]
+        for rank in unread:
+            self.note_reader(node, rank)
+        return [self._of_rank[rank] for rank in unread if rank in self._of_rank]
+
+    def note_reader(self, node: str, rank: int) -> None:
+        self._readers.setdefault(rank, set()).add(node)
+        self._read_by.setdefault(node, set()).add(rank)
+
+    def clear(self) -> None:
+        self._of_rank.clear()
+
+    def forget(self, node: str) -> None:
+        for rank in self._read_by.pop(node, _NO_RANKS):
+            self._readers[rank].discard(node)
+
+
+# --- which trainer rehearses which rank -------------------------------------------------------------------------------
+
+
+def assignments(
+    members: list[Member], layout: Layout, guarded: Sequence[int] = ()
+) -> Iterator[tuple[Member, Assignment]]:
+    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks. A guarded
+    position that no spare would rehearse in turn is rehearsed by the first spare that rehearses no other guarded
+    one."""
+    order = far_apart(layout.positions)
+    spares = [each for each in members if each.position is None and not (each.quarantined or each.leaving)]
+    in_turn = sum(max(1, len(each.trainers) // layout.per_node) for each in spares)
+    waiting = [position for position in guarded if position not in order[:in_turn]]
+    first = 0
+    for member in members:
+        if member.position is None and (member.quarantined or member.leaving):
+            continue  # it will get no rank
+        if member.position is not None:
+            yield member, assign(member, list(layout.ranks_at(member.position)), repeat=True)
+            continue
+        sets = max(1, len(member.trainers) // layout.per_node)
+        positions = [order[(first + i) % layout.positions] for i in range(sets)]
+        first += sets
+        if waiting and positions[-1] not in guarded:
+            positions = [*positions[:-1], waiting.pop(0)]
+        reserved = member.reserved_position
+        if reserved is not None:
+            positions = [reserved, *(p for p in positions if p != reserved)][:sets]
+        yield member, assign(member, [rank for position in positions for rank in layout.ranks_at(position)])
+
+
+@functools.cache
+def far_apart(count: int) -> tuple[int, ...]:
+    """0, 1/2, 1/4, 3/4, 1/8, ... of all positions, each once. Neighbours are mostly alike: with pipeline stages
+    outermost they belong to one stage. A job has one count, and asks whenever a spare reports its trainers."""
+    bits = max(0, count - 1).bit_length()
+    fractions = (int(format(index, f"0{bits}b")[::-1], 2) for index in range(1 << bits))
+    return tuple(dict.fromkeys(fraction * count >> bits for fraction in fractions))
+
+
+def assign(member: Member, ranks: list[int], *, repeat: bool = False) -> Assignment:
+    """A free trainer for each rank that no trainer of this node rehearses yet. With `repeat` the trainers that are left
+    rehearse these ranks too."""
+    free = [t for t in member.trainers if t.state in ("idle", "rehearsing", "parked")]
+    rehearsed = {t.rank for t in member.trainers if t.state in _REHEARSING and t.rank in ranks}
+    movable = [t for t in free if t.state == "idle" or t.rank not in ranks]
+    wanted = [rank for rank in ranks if rank not in rehearsed]
+    wanted += ranks * len(movable) if repeat else []
+    return [(trainer.trainer, rank) for trainer, rank in zip(movable, wanted, strict=False)]

@@ -1,0 +1,90 @@
+"""Keeps the tensors that are the gradients of parameters, because a script may hold them too.
+
+Flat gradient buffers with `param.grad` views, lists of gradients that are reduced in each step, the static gradients of
+a CUDA graph: there the next steps use the tensor that was the gradient at the boundary, not `param.grad`. So a restored
+rank gets the same tensor objects back, with zeros in the memory that they had. Gradients are held by weak references: a
+strong one would keep their memory over `zero_grad(set_to_none=True)`. Torch keeps the object of a gradient as long as
+the parameter has the gradient, whether or not Python code holds it.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from deadpool.snapshot.record.tensors import local_address, local_part
+from deadpool.snapshot.state import cures
+
+_grad_of = operator.attrgetter("grad")
+
+
+class GradientObjects:
+    """The gradients of the parameters at the last boundary. Only the main thread may use it."""
+
+    def __init__(self) -> None:
+        self._refs: list[weakref.ref[Tensor] | None] = []
+        self._addresses: list[int] = []
+
+    def remember(self, params: Iterable[Tensor]) -> list[int]:
+        """Returns the indices of the parameters that have a gradient now. It runs at every boundary: gradients that are
+        the same objects as before cost only a comparison."""
+        gradients = list(map(_grad_of, params))
+        if not self._knows(gradients):
+            self._refs = [None if each is None else weakref.ref(each) for each in gradients]
+            self._addresses = [0 if each is None else _address(each) for each in gradients]
+        return [index for index, each in enumerate(gradients) if each is not None]
+
+    def forget(self) -> None:
+        """The parameters are others now, so that an index means another one."""
+        self._refs, self._addresses = [], []
+
+    def _knows(self, gradients: list[Tensor | None]) -> bool:
+        if len(gradients) != len(self._refs):
+            return False
+        return all(map(operator.is_, (None if ref is None else ref() for ref in self._refs), gradients))
+
+    def restore(self, params: Iterable[Tensor], having: Iterable[int]) -> None:
+        """Gives zeros to the parameters with these indices, and None to the others. Frameworks must have been reset."""
+        with_gradient = set(having)
+        with torch.no_grad():
+            for index, param in enumerate(params):
+                zeros = self._zeros(index, param) if index in with_gradient else None
+                if param.grad is not zeros:
+                    param.grad = zeros
+
+    def _zeros(self, index: int, param: Tensor) -> Tensor:
+        """Returns the gradient of the boundary, where it still exists; else the one that is there, which a newcomer has
+        from its preparation or its dry steps, and which a framework may know; else a new tensor."""
+        if not cures.is_off("D1"):
+            for known in (self._remembered(index), param.grad):
+                if known is not None and _fits(known, param) and _fill_with_zeros(known):
+                    return known
+        return torch.zeros_like(param)
+
+    def _remembered(self, index: int) -> Tensor | None:
+        ref = self._refs[index] if index < len(self._refs) else None
+        gradient = None if ref is None else ref()
+        return gradient if gradient is not None and _address(gradient) == self._addresses[index] else None
+
+
+def _address(gradient: Tensor) -> int:
+    return local_address(gradient) if gradient.layout == torch.strided else 0  # a sparse one has no single address
+
+
+def _fits(gradient: Tensor, param: Tensor) -> bool:
+    """A parameter that got another shape or dtype since then takes no such gradient."""
+    same_dtype = gradient.dtype == param.dtype or gradient is param.grad
+    return same_dtype and gradient.shape == param.shape and gradient.device == param.device
+
+
+def _fill_with_zeros(gradient: Tensor) -> bool:
+    """Returns False for a gradient that cannot be written, such as an expanded one."""
+    try:
+        (local_part(gradient) if gradient.layout == torch.strided else gradient).zero_()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""Finds out whether a script writes into parameters in ways that torch does not count: through `.data`, by numpy, or
+through another tensor over the same memory.
+
+A copy is made while the next step runs, and is given up if the counters of its tensors show a write meanwhile. Nothing
+shows an uncounted one, so that a copy could be half of this version and half of the next. But elements differ then
+although the counter is the same: such a copy is given up too, and from then on copies are made at the end of a step.
+They are compared before the optimizer steps, since fused ones are not counted either and disturb no copy; in a step
+without an optimizer at its end.
+
+At the first boundaries, and now and then later, whole tensors are compared by their digests, up to a number of bytes:
+a script may write into single rows only. At the others some elements of some tensors are. Which tensors changes from
+boundary to boundary. Only host memory is looked at here, since the host would wait for a device: device_sums.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import xxhash
+from torch import Tensor
+
+from deadpool.snapshot.copying.bulk import CopyPlan
+from deadpool.snapshot.identity.device_sums import DeviceSums
+from deadpool.snapshot.record.tensors import integer_view
+from deadpool.snapshot.state import cures
+
+_TENSORS, _ELEMENTS = 16, 16
+_FIRST = 6  # boundaries at which whole tensors are compared: those before steps 0 to 4, and one that came back
+_WHOLE_BYTES = 64 << 20
+"""A digest of so many bytes takes about 10 ms, twice per boundary that is looked at closely."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    tensor: Tensor  # of the plan: it stays at its memory whatever the script puts under its parameter
+    count: int
+    is_whole: bool
+    content: object
+
+    @property
+    def was_overwritten(self) -> bool:
+        now = _sample(self.tensor, self.is_whole)
+        return now.count == self.count and now.content != self.content
+
+
+class UncountedWrites:
+    """Only the main thread may use it, at boundaries and at rest. `show_now` may be asked by the copying thread too, as
+    long as the copy is not settled: until then nobody takes other samples."""
+
+    def __init__(self, on_device: DeviceSums | None = None) -> None:
+        self.found = False
+        self.on_device = on_device or DeviceSums()
+        self._samples: list[_Sample] = []
+        self._is_compared = True
+        self._looks = self._next = 0
+
+    def compare(self) -> None:
+        """Compares the samples, if they have not been compared since they were taken."""
+        if not self._is_compared:
+            self._is_compared = True
+            self.found = self.found or self.show_now
+            self.on_device.compare()
+
+    def look(self, plan: CopyPlan) -> None:
+        """Compares the samples of the last call, and takes new ones."""
+        self.compare()
+        self._is_compared = False
+        self.found = self.on_device.read() or self.found
+        self._samples = [] if self.found or cures.is_off("D3") else list(self._choose(plan))
+        if self._is_thorough and not self.found and not cures.is_off("D3"):
+            self.on_device.take(plan)
+        self._looks += 1
+
+    @property
+    def _is_thorough(self) -> bool:
+        return self._looks < _FIRST or self._looks & (self._looks - 1) == 0
+
+    @property
+    def show_now(self) -> bool:
+        """Returns whether something was overwritten since the samples were taken."""
+        return any(sample.was_overwritten for sample in self._samples)
+
+    def _choose(self, plan: CopyPlan) -> Iterator[_Sample]:
+        tensors = [
+            local
+            for key, local in plan.locals.items()
+            if key[0] == "param" and local.device.type == "cpu" and local.is_contiguous() and local.numel()
+        ]
+        start, self._next = self._next, (self._next + _TENSORS) % max(len(tensors), 1)
+        in_turn = itertools.chain(tensors[start:], tensors[:start])
+        left = _WHOLE_BYTES if self._is_thorough else 0
+        for place, tensor in enumerate(in_turn):
+            is_whole = tensor.nbytes <= left
+            if is_whole or place < _TENSORS:
+                left -= tensor.nbytes if is_whole else 0
+                yield _sample(tensor, is_whole)
+
+
+def _sample(tensor: Tensor, is_whole: bool) -> _Sample:
+    if is_whole:
+        memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())  # numpy() would mark its storage
+        return _Sample(tensor, tensor._version, is_whole, xxhash.xxh3_64_intdigest(memory))
+    flat = integer_view(tensor).view(-1)
+    elements = flat[:: max(1, flat.numel() // _ELEMENTS)].tolist()
+    return _Sample(tensor, tensor._version, is_whole, elements)

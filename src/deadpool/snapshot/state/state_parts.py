@@ -1,0 +1,147 @@
+"""The digests of all parts of a rank's state, for the audit of exactness: which part differs, if one does.
+
+Tensors in host memory are read as they are. Those of a device are added up on it, each element times an odd number of
+its own, modulo 2**64: a single changed element always shows, and several only fail to by a chance of 2**-64 or so.
+
+What an exact script computes again is equal, and decides. These do not: floats of objects, which may be times; what the
+integrations keep of their frameworks, such as logs and progress bars; attributes of modules, whose flags say what a
+process has done; and gradients that no optimizer took, which may be zeroed before one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from deadpool.protocol.messages import Part
+from deadpool.protocol.messages.audits import PartKind
+from deadpool.snapshot.arena.checksums import checksum, combine_pieces
+from deadpool.snapshot.copying.bulk import find_live
+from deadpool.snapshot.record.floats import pick, split_floats
+from deadpool.snapshot.record.record import encode
+from deadpool.snapshot.record.tensors import integer_view, local_part, to_bytes
+from deadpool.snapshot.state.host_state import HostParts
+from deadpool.snapshot.state.loaders import LoaderPosition
+from deadpool.snapshot.state.objects import ModuleTrees, Objects, describe
+from deadpool.snapshot.state.sparse import is_sparse
+
+MOST_PARTS = 512
+"""Tensors of one kind that are told apart by name. Where there are more, neighbours share a part."""
+
+_CHUNK = 1 << 22
+_SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
+
+Named = list[tuple[str, Tensor]]
+
+
+def parts_of(
+    objects: Objects, trees: ModuleTrees, host: HostParts, ignored: frozenset[str], taken: Iterable[Tensor]
+) -> tuple[Part, ...]:
+    """`ignored` are objects that are no state of the script, `taken` the parameters whose gradients an optimizer took
+    in the step before."""
+    live = find_live(objects)[0]
+    moved = set(map(id, taken))
+    gradients: dict[bool, Named] = {True: [], False: []}
+    for key, param in objects.params.items():
+        if param.grad is not None and param.grad.layout is torch.strided:
+            gradients[id(param) in moved].append((describe(key), param.grad))
+    parameters = [(describe(item.key), item.tensor) for item in live if item.key[0] == "param"]
+    of_optimizers = [(describe(item.key), item.tensor) for item in live if item.key[0] != "param"]
+    return (
+        *_host_parts(objects, host, ignored),
+        *_sparse_buffers(trees),
+        *_bulk("buffer", [(name, each) for name, each in _buffers(trees) if each.layout is torch.strided]),
+        *_bulk("gradient", gradients[True]),
+        *_bulk("gradient", gradients[False], decides=False),
+        *_bulk("parameter", parameters),
+        *_bulk("optimizer", of_optimizers),
+    )
+
+
+def _buffers(trees: ModuleTrees) -> Iterator[tuple[str, Tensor]]:
+    for name, submodules in trees.paths.items():
+        for path, module in submodules.items():
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    yield describe(("buffer", name, path, key)), buffer
+
+
+def _sparse_buffers(trees: ModuleTrees) -> Iterator[Part]:
+    for name, buffer in _buffers(trees):
+        if is_sparse(local := local_part(buffer)):
+            yield Part(kind="buffer", name=name, digest=checksum(encode(local, name)))
+
+
+def _host_parts(objects: Objects, host: HostParts, ignored: frozenset[str]) -> Iterator[Part]:
+    """The objects of buffers are left out: their contents are compared, and a newcomer has objects of its own."""
+    yield Part(kind="random", name="number generators", digest=checksum(host["rng"]["rng"]))
+    yield Part(kind="modes", name="of modules and parameters", digest=checksum(host["modes"]["modes"]))
+    for name, data in host["optimizer"].items():
+        yield Part(kind="optimizer", name=name, digest=checksum(data))
+    for name, data in host["module"].items():
+        yield Part(kind="object", name=f"extra state of {name}", digest=checksum(pick(data, ("extra_state", "added"))))
+    attributes = host["changes"]["attributes"]
+    yield Part(kind="object", name="attributes of modules", digest=checksum(attributes), decides=False)
+    for name, data in host["stateful"].items():
+        if name not in ignored:
+            yield from _parts_of_object(name, objects.stateful[name], data)
+
+
+def _parts_of_object(name: str, value: object, data: bytes) -> Iterator[Part]:
+    """An object of torch's, such as a scheduler, measures no time. Of a loader also stored is which iterators its own
+    process has made: another one has made others."""
+    room = type(value).__module__
+    kind: PartKind = "position" if isinstance(value, LoaderPosition) else "object"
+    data = pick(data, _POSITION) if isinstance(value, LoaderPosition) else data
+    if room.startswith(_UNDECIDED):
+        yield Part(kind=kind, name=name, digest=checksum(data), decides=False)
+    elif room.partition(".")[0] == "torch":
+        yield Part(kind=kind, name=name, digest=checksum(data))
+    else:
+        rest, floats = split_floats(data)
+        yield Part(kind=kind, name=name, digest=checksum(rest))
+        yield Part(kind="floats", name=f"of {name}", digest=checksum(floats), decides=False)
+
+
+_POSITION = ("iterator", "sources", "next", "generators", "epochs")
+_UNDECIDED = ("deadpool.integrations.", "deadpool.trainer.")
+
+
+def _bulk(kind: PartKind, named: Named, *, decides: bool = True) -> Iterator[Part]:
+    digests = _digests([local_part(tensor) for _, tensor in named])
+    together = -(-len(named) // MOST_PARTS) or 1
+    for start in range(0, len(named), together):
+        names = [name for name, _ in named[start : start + together]]
+        name = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        yield Part(kind=kind, name=name, digest=combine_pieces(digests[start : start + together]), decides=decides)
+
+
+def _digests(tensors: list[Tensor]) -> list[int]:
+    """Waits for a device once, not once per tensor."""
+    sums = {i: _sum_on_device(each) for i, each in enumerate(tensors) if _is_summed(each)}
+    by_device: dict[torch.device, list[int]] = {}
+    for index, each in sums.items():
+        by_device.setdefault(each.device, []).append(index)
+    found = dict[int, int]()
+    for indices in by_device.values():
+        values = torch.stack([sums[i] for i in indices]).tolist()
+        found |= {i: value % (1 << 64) for i, value in zip(indices, values, strict=True)}
+    return [found[i] if i in found else checksum(to_bytes(each)) for i, each in enumerate(tensors)]
+
+
+def _is_summed(tensor: Tensor) -> bool:
+    return tensor.device.type != "cpu" and tensor.dtype.itemsize <= 8 and tensor.numel() > 0
+
+
+def _sum_on_device(tensor: Tensor) -> Tensor:
+    with torch.no_grad():
+        flat, total = integer_view(tensor.contiguous()).reshape(-1), None
+        for start in range(0, flat.numel(), _CHUNK):
+            chunk = flat[start : start + _CHUNK].to(torch.int64)
+            weights = torch.arange(start, start + chunk.numel(), device=flat.device).mul_(_SPREAD).bitwise_or_(1)
+            part = chunk.add_(1).mul_(weights).sum()
+            total = part if total is None else total + part
+        assert total is not None
+        return total

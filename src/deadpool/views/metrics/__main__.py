@@ -1,0 +1,5 @@
+"""Prints the reference of all metrics."""
+
+from deadpool.views.metrics.document import document
+
+print(document(), end="")
