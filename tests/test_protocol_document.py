@@ -95,7 +95,8 @@ def test_rules_are_numbered_without_a_gap() -> None:
 
 
 def test_the_checkers_of_the_document_are_those_of_the_simulator() -> None:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in sorted([*SIM.glob("*.py"), *(SIM / "checking").glob("*.py")]))
+    files = sorted(path for folder in (SIM, SIM / "checking") for path in folder.glob("*.py"))
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
     assert set(re.findall(r'\bfail\("([^"]+)"', source)) == CHECKERS
     named = {
         node.name
