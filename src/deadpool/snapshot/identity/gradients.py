@@ -5,13 +5,18 @@ a CUDA graph: there the next steps use the tensor that was the gradient at the b
 rank gets the same tensor objects back, with zeros in the memory that they had. Gradients are held by weak references: a
 strong one would keep their memory over `zero_grad(set_to_none=True)`. Torch keeps the object of a gradient as long as
 the parameter has the gradient, whether or not Python code holds it.
+
+Torch refuses to swap a tensor that has weak references, and swaps the gradients of DTensors in `model.to(...)`. So a
+gradient that is about to be swapped is let go.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +25,7 @@ from deadpool.snapshot.record.tensors import local_address, local_part
 from deadpool.snapshot.state import cures
 
 _grad_of = operator.attrgetter("grad")
+_remembering: weakref.WeakSet[GradientObjects] = weakref.WeakSet()
 
 
 class GradientObjects:
@@ -28,6 +34,8 @@ class GradientObjects:
     def __init__(self) -> None:
         self._refs: list[weakref.ref[Tensor] | None] = []
         self._addresses: list[int] = []
+        _let_go_before_a_swap()
+        _remembering.add(self)
 
     def remember(self, params: Iterable[Tensor]) -> list[int]:
         """Returns the indices of the parameters that have a gradient now. It runs at every boundary: gradients that are
@@ -41,6 +49,12 @@ class GradientObjects:
     def forget(self) -> None:
         """The parameters are others now, so that an index means another one."""
         self._refs, self._addresses = [], []
+
+    def let_go(self, tensor: object) -> None:
+        """It is about to be another tensor, under the same object."""
+        for index, ref in enumerate(self._refs):
+            if ref is not None and ref() is tensor:
+                self._refs[index] = None
 
     def _knows(self, gradients: list[Tensor | None]) -> bool:
         if len(gradients) != len(self._refs):
@@ -69,6 +83,21 @@ class GradientObjects:
         ref = self._refs[index] if index < len(self._refs) else None
         gradient = None if ref is None else ref()
         return gradient if gradient is not None and _address(gradient) == self._addresses[index] else None
+
+
+@functools.cache
+def _let_go_before_a_swap() -> None:
+    swap_tensors: Any = torch.utils.swap_tensors
+
+    @functools.wraps(swap_tensors)
+    def swap(t1: Any, t2: Any) -> Any:
+        for tensor in (t1, t2):
+            if weakref.getweakrefcount(tensor):
+                for gradients in _remembering:
+                    gradients.let_go(tensor)
+        return swap_tensors(t1, t2)
+
+    torch.utils.swap_tensors = swap
 
 
 def _address(gradient: Tensor) -> int:
