@@ -31,13 +31,7 @@ class Step(Protocol):
 
     def shares(self) -> Iterator[Any]:
         """The work that this rank has to do in this step: its own share, and before it those of ranks that it carries
-        while their nodes are missing (docs/howto/shrink.md). Inside `with step:`:
-
-            for share in step.shares():
-                with share:
-                    loss_of(model, next(share.data)).backward()
-            optimizer.step()
-        """
+        while their nodes are missing. Each share is a block inside of `with step:` (docs/howto/shrink.md)."""
 
 
 class Job(Protocol):
