@@ -38,5 +38,5 @@ class Batches(gpt.Batches):
 if __name__ == "__main__":
     faulthandler.enable(sys.stderr)  # on SIGABRT it prints the stack of every thread
     signal.signal(CRASH_SIGNAL, _note_crash)
-    train.Batches = Batches  # type: ignore[misc]
+    train.Batches = Batches  # type: ignore[misc, attr-defined]
     train.main()

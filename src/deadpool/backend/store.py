@@ -47,7 +47,8 @@ class ReleasableStore(dist.Store):
 
     @property
     def timeout(self) -> timedelta:
-        return self._client().timeout
+        timeout: timedelta = self._client().timeout
+        return timeout
 
 
 def _forwarding(method: str) -> Callable[..., Any]:

@@ -138,7 +138,8 @@ class Supervisor:
         threading.Thread(target=self._work, args=(call, work), name=f"deadpool {what}", daemon=True).start()
         in_time = call.settled.wait(wait_s)
         with self._lock:
-            return self._end(call, in_time, wait_s)
+            result: T = self._end(call, in_time, wait_s)
+            return result
 
     def _begin(self, what: str, connections: int | None, keep: bool) -> _Call:
         with self._lock:

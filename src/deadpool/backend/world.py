@@ -64,7 +64,8 @@ class JoinedGroup:
 
     @property
     def timeout(self) -> timedelta:
-        return self.backend(next(iter(self.transports))).options._timeout
+        timeout: timedelta = self.backend(next(iter(self.transports))).options._timeout
+        return timeout
 
     @property
     def transports(self) -> dict[str, list[Any]]:

@@ -27,7 +27,8 @@ class NodeKill:
 
     def first_step_s(self) -> float:
         """Returns the time until every rank has done a step that began after the kill."""
-        return max(r["t"] for r in self.recovery.records if r["what"] == "resumed") - self.killed_at
+        resumed_at: float = max(r["t"] for r in self.recovery.records if r["what"] == "resumed")
+        return resumed_at - self.killed_at
 
     def survivors_kept(self) -> int:
         """Returns how many ranks went on in the process that they had."""

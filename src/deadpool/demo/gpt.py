@@ -33,7 +33,8 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        return self.tokens(tokens) + self.places(places)
+        embedded: Tensor = self.tokens(tokens) + self.places(places)
+        return embedded
 
 
 class Block(nn.Module):
@@ -49,20 +50,23 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.checkpoint and self.training:
-            return checkpoint(self._transform, x, use_reentrant=False)
+            recomputed: Tensor = checkpoint(self._transform, x, use_reentrant=False)
+            return recomputed
         return self._transform(x)
 
     def _transform(self, x: Tensor) -> Tensor:
         x = x + self._attend(self.norm_1(x))
         hidden = F.dropout(F.gelu(self.up(self.norm_2(x))), self.dropout, self.training)
-        return x + self.down(hidden)
+        moved: Tensor = x + self.down(hidden)
+        return moved
 
     def _attend(self, x: Tensor) -> Tensor:
         qkv = self.qkv(x)  # with tensor parallelism it has the heads of this rank, and maybe more positions than x
         batch, length, _ = qkv.shape
         q, k, v = qkv.view(batch, length, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+        attended: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return attended
 
 
 class OutputHead(nn.Module):
@@ -72,7 +76,8 @@ class OutputHead(nn.Module):
         self.logits = nn.Linear(size.width, size.vocabulary, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.logits(self.norm(x))
+        logits: Tensor = self.logits(self.norm(x))
+        return logits
 
 
 class GPT(nn.Module):
@@ -114,7 +119,8 @@ class BranchingGPT(GPT):
         if int(self.passes) % 3 == 1:
             x = self.branch(x)
         self.passes += 1
-        return self.head(x)
+        logits: Tensor = self.head(x)
+        return logits
 
 
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -79,7 +79,8 @@ def local_norm(parameters: Iterable[Tensor]) -> Tensor:
         if parameter.grad is not None:
             by_mesh.setdefault(mesh_of(parameter.grad), []).append(parameter.grad)
     norms = [_whole(nn.utils.get_total_norm(gradients)) for gradients in by_mesh.values()]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 def scale_gradients(parameters: Iterable[Tensor], max_norm: float, norm: Tensor) -> None:

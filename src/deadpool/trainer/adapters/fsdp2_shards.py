@@ -70,4 +70,4 @@ def _is_apart(param: Any) -> bool:
     shard, own = _shard(param), param._sharded_param_data
     if type(shard) not in _PLAIN or type(own) not in _PLAIN or not shard.numel():
         return False
-    return shard.untyped_storage().data_ptr() != own.untyped_storage().data_ptr()
+    return bool(shard.untyped_storage().data_ptr() != own.untyped_storage().data_ptr())

@@ -60,28 +60,35 @@ class RendezvousStore(dist.Store):
         self._wait(keys, timeout or self._timeout)
 
     def add(self, key: str, amount: int) -> int:
-        return self._request("add", self._name(key), amount)
+        total: int = self._request("add", self._name(key), amount)
+        return total
 
     def append(self, key: str, value: bytes | str) -> None:
         self._request("append", self._name(key), _bytes(value))
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        return self._request("compare_set", self._name(key), _bytes(expected), _bytes(desired))
+        found: bytes = self._request("compare_set", self._name(key), _bytes(expected), _bytes(desired))
+        return found
 
     def check(self, keys: list[str]) -> bool:
-        return self._request("check", [self._name(key) for key in keys])
+        are_there: bool = self._request("check", [self._name(key) for key in keys])
+        return are_there
 
     def delete_key(self, key: str) -> bool:
-        return self._request("delete", self._name(key))
+        was_there: bool = self._request("delete", self._name(key))
+        return was_there
 
     def num_keys(self) -> int:
-        return self._request("count")
+        count: int = self._request("count")
+        return count
 
     def has_extended_api(self) -> bool:
         return True
 
     def _wait(self, keys: list[str], timeout: timedelta) -> list[bytes]:
-        return self._request("wait", [self._name(key) for key in keys], timeout_s=timeout.total_seconds())
+        names, limit_s = [self._name(key) for key in keys], timeout.total_seconds()
+        values: list[bytes] = self._request("wait", names, timeout_s=limit_s)
+        return values
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key}"

@@ -38,7 +38,7 @@ class MomentWatch(TorchDispatchMode):
     If the moment does not come, `inject` is never called."""
 
     def __init__(self, at: str, inject: Callable[[], None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._at, self._inject = at, inject
         self._ops = 0  # of the awaited moment, so far
         self._reading = False  # a parameter was read: the ops before that only made the batch
@@ -53,14 +53,14 @@ class MomentWatch(TorchDispatchMode):
             register_optimizer_step_pre_hook(self._optimizer_begins),
             register_optimizer_step_post_hook(self._optimizer_ends),
         ]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def close(self) -> None:
         """Stops watching, at the end of the block or when an exception leaves it."""
         for hook in self._hooks:
             hook.remove()
-        super().__exit__(None, None, None)
+        super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def block_ends(self) -> None:
         """Injects the fault if its moment was the last one of the block."""
