@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from deadpool.config.job_config import JobConfig, resolve
+from deadpool.config.job_config import SETTINGS, JobConfig, resolve
+from deadpool.config.sections import FIRST, SECTIONS
 from deadpool.config.timeouts import table
 from deadpool.config.values import parse_cpus
 from deadpool.errors import ConfigError
@@ -71,7 +72,7 @@ def test_unknown_or_wrong_settings_are_named(tmp_path):
     file = tmp_path / "deadpool.toml"
     file.write_text("nods = 4\n")
     with pytest.raises(
-        ConfigError, match=r"nods is not a setting. The nearest one is nodes; `deadpool run --help` lists all"
+        ConfigError, match=r"nods is not a setting. The nearest one is nodes; `deadpool run --help-all` lists all"
     ):
         resolve({}, file=file, environment={})
     with pytest.raises(ConfigError, match="DEADPOOL_NODES='many' cannot be used: give a whole number"):
@@ -261,3 +262,33 @@ def test_on_inexact_is_one_of_two():
     assert resolve({}, environment={"DEADPOOL_ON_INEXACT": "stop"}).on_inexact == "stop"
     with pytest.raises(ConfigError, match="on_inexact='ask' cannot be used: give one of warn, stop"):
         resolve({"on_inexact": "ask"}, environment={})
+
+
+def test_every_setting_has_one_section():
+    named = [name for names in SECTIONS.values() for name in names]
+    assert sorted(named) == sorted(each.name for each in SETTINGS)
+    assert set(FIRST) <= set(named) and len(FIRST) == 10
+
+
+def test_a_file_may_have_sections(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text('nodes = 2\n[timeouts]\nnode_timeout_s = 7\n[durable]\ndurable = "/store"\n')
+    settings = resolve({}, file=file, environment={})
+    assert (settings.nodes, settings.node_timeout_s, settings.durable) == (2, 7.0, "/store")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[timeouts]\nslots = 3\n", "slots stands in [timeouts], and belongs into [snapshots]"),
+        ("slots = 3\n[snapshots]\nslots = 4\n", "slots stands there twice"),
+        ("[snapshots]\nslot = 4\n", "slot is not a setting. The nearest one is slots;"),
+        ("[snapshotz]\nslots = 4\n", "snapshotz is not a setting."),
+    ],
+)
+def test_a_section_that_is_wrong_is_named(tmp_path, text, said):
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        resolve({}, file=file, environment={})
+    assert said in str(refused.value) and str(file) in str(refused.value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from deadpool.cli.main import app
 from deadpool.config.job_config import SETTINGS, JobConfig, resolve, resolve_agent, settings_for
+from deadpool.config.sections import FIRST
 from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
@@ -25,7 +28,7 @@ def test_every_setting_of_a_command_has_one_flag_with_its_help(name):
     for setting in settings_for(name):
         option = options[setting.name]
         assert option.opts == [setting.flag], "one form per flag"
-        assert setting.help in option.help
+        assert setting.help in option.help.replace(r"\[", "[")
 
 
 def test_every_setting_has_a_flag_of_some_command():
@@ -69,3 +72,16 @@ def test_agent_takes_flags_over_environment_over_defaults():
 
 def test_variables_follow_the_names_of_settings():
     assert resolve({}, environment={"DEADPOOL_NODE_TIMEOUT_S": "7"}).node_timeout_s == 7.0
+
+
+@pytest.mark.parametrize("command", ["run", "coordinator"])
+def test_help_shows_what_matters_first_and_help_all_everything(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    settings = settings_for(command)
+    first, full = (CliRunner().invoke(app, [command, word]).stdout for word in ("--help", "--help-all"))
+    rows = {text: set(re.findall(r"^│ \*?\s*(--[\w-]+)", text, flags=re.M)) for text in (first, full)}
+    assert {each.flag for each in settings} <= rows[full]
+    shown = {each.name for each in settings if each.flag in rows[first]}
+    assert shown == {each.name for each in settings if each.name in FIRST}
+    if command == "run":
+        assert "[racks] with r0" in full  # and not taken for a style of the terminal

@@ -18,6 +18,7 @@ from typing import Any
 from deadpool.config import timeouts
 from deadpool.config.fault_orders import ORDER_HELP, parse_order
 from deadpool.config.hook_rules import HOOKS, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
+from deadpool.config.sections import flattened
 from deadpool.config.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 from deadpool.config.values import (
     cast,
@@ -445,7 +446,8 @@ def resolve_agent(flags: Mapping[str, Any], *, environment: Mapping[str, str] | 
 def _from_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
-    return {name: _cast(name, value, f"{path}: {name}") for name, value in read_toml(path, "config file").items()}
+    values = flattened(read_toml(path, "config file"), path)
+    return {name: _cast(name, value, f"{path}: {name}") for name, value in values.items()}
 
 
 def _from_environment(environment: Mapping[str, str], settings: Iterable[Setting]) -> dict[str, Any]:
@@ -459,5 +461,5 @@ def _cast(name: str, value: Any, shown: str) -> Any:
     if name not in kinds:
         near = difflib.get_close_matches(name.replace("-", "_"), kinds, n=1)
         nearest = f" The nearest one is {near[0]};" if near else ""
-        raise ConfigError(f"{shown} is not a setting.{nearest} `deadpool run --help` lists all")
+        raise ConfigError(f"{shown} is not a setting.{nearest} `deadpool run --help-all` lists all")
     return cast(kinds[name], value, f"{shown}={value!r}")

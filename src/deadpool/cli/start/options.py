@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 
 from deadpool.config.job_config import settings_for
+from deadpool.config.sections import FIRST, SECTION_OF
 from deadpool.config.setting import AGENT, COORDINATOR, Setting
 
 _TYPES: dict[str, Any] = {
@@ -21,6 +22,8 @@ _TYPES: dict[str, Any] = {
 }
 _REQUIRED = {(COORDINATOR, "nodes")}
 """A coordinator that was not told how many nodes train would begin with the first that joins."""
+_FIRST_PANEL = "Settings that matter first"
+_HELP_ALL = "help_all"
 _DEFAULT_TEXTS = {
     (AGENT, "host"): "the address of this machine that leads to the coordinator",
     (AGENT, "tls"): "DEADPOOL_TLS, else off; the same as at the coordinator",
@@ -29,21 +32,43 @@ _DEFAULT_TEXTS = {
 
 def with_settings(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command a flag for each of its settings. It gets their values as `flags`, by setting; None: not given."""
-    settings = settings_for(command)
+    settings = _in_sections(settings_for(command))
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
+            arguments.pop(_HELP_ALL, None)
             flags = {each.name: _value(arguments.pop(each.name)) for each in settings}
             function(**arguments, flags=flags)
 
-        signature = _signature(function, [_parameter(command, each) for each in settings])
+        signature = _signature(function, [*(_parameter(command, each) for each in settings), _help_all(len(settings))])
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
         del run.__wrapped__  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def _in_sections(settings: Iterable[Setting]) -> list[Setting]:
+    """What matters first comes first, and the rest as the sections have it."""
+    order = [*FIRST, *SECTION_OF]
+    return sorted(settings, key=lambda each: order.index(each.name))
+
+
+def _help_all(count: int) -> inspect.Parameter:
+    option = typer.Option("--help-all", help=f"Show all {count} settings, and exit.", is_eager=True, callback=_show_all)
+    return inspect.Parameter(
+        _HELP_ALL, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[bool, option], default=False
+    )
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
 
 
 def _signature(function: Callable[..., None], generated: list[inspect.Parameter]) -> inspect.Signature:
@@ -54,8 +79,14 @@ def _signature(function: Callable[..., None], generated: list[inspect.Parameter]
 
 def _parameter(command: str, setting: Setting) -> inspect.Parameter:
     names = [setting.flag, f"--no-{setting.word}"] if setting.kind == "bool" else [setting.flag]
-    option = typer.Option("/".join(names), help=_help(command, setting))
-    is_required = (command, setting.name) in _REQUIRED
+    is_required, is_first = (command, setting.name) in _REQUIRED, setting.name in FIRST
+    section = SECTION_OF[setting.name]
+    option = typer.Option(
+        "/".join(names),
+        help=_help(command, setting).replace("[", r"\["),  # else rich takes [racks] for a style
+        hidden=not is_first and not is_required,
+        rich_help_panel=_FIRST_PANEL if is_first else f"Settings: {section}",
+    )
     return inspect.Parameter(
         setting.name,
         inspect.Parameter.KEYWORD_ONLY,
