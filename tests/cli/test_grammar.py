@@ -75,7 +75,7 @@ def test_no_other_command_looks_for_a_job_in_a_way_of_its_own(name):
 def test_no_other_file_looks_for_the_run_folder():
     """A new command that does so without the shared argument is found here."""
     folder = Path(cli.__file__).parent
-    found = {path.stem for path in folder.glob("*.py") if "find_run_dir(" in path.read_text()}
+    found = {path.stem for path in folder.rglob("*.py") if "find_run_dir(" in path.read_text()}
     of_jobs = {name.split()[0] for name in ON_A_JOB}
     assert found == of_jobs | {"job_client", "doctor"}
 
