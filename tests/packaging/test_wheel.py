@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import deadpool
+import deadpool_lab
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,12 +22,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
 def run(*command: object, folder: Path, timeout_s: float = 600.0) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
-    )
+    done = end_of(*command, folder=folder, timeout_s=timeout_s)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def end_of(*command: object, folder: Path, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +80,20 @@ def test_installed_command_knows_its_version(python, tmp_path):
     assert run(python.with_name("deadpool"), "--version", folder=tmp_path).split() == ["deadpool", deadpool.__version__]
     home = run(python, "-c", "import deadpool; print(deadpool.__file__)", folder=tmp_path)
     assert str(python.parents[1]) in home
+
+
+def test_wheel_has_no_test_rigs_and_says_where_they_are(archives, python, tmp_path):
+    [wheel] = archives.glob("*.whl")
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"deadpool"}
+    for command in ("sim", "chaos"):
+        done = end_of(python.with_name("deadpool"), command, "--help", folder=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "torch-deadpool-lab, which is not installed" in done.stderr and "pip install ./lab" in done.stderr
+
+
+def test_lab_is_of_the_same_version():
+    assert deadpool_lab.__version__ == deadpool.__version__
 
 
 @pytest.mark.thorough
