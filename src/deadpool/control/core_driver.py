@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from deadpool.protocol.inputs import Stalled, Tick
 
 _CHECK_S = 0.25
 
 
-class Core(Protocol):
-    def step(self, input: Any, *, now: float) -> list[Any]: ...
+Input = TypeVar("Input", contravariant=True)
+Effect = TypeVar("Effect", covariant=True)
+
+
+class Core(Protocol[Input, Effect]):
+    def step(self, input: Input | Stalled | Tick, *, now: float) -> Sequence[Effect]: ...
     def deadline(self) -> float | None: ...
 
 
-class CoreDriver:
-    def __init__(self, core: Core, *, perform: Callable[[Any], None], stall_s: float) -> None:
+class CoreDriver(Generic[Input, Effect]):
+    def __init__(self, core: Core[Input, Effect], *, perform: Callable[[Effect], None], stall_s: float) -> None:
         """A timer that fires more than `stall_s` late means that this process did not run."""
         self._core, self._perform, self._stall_s = core, perform, stall_s
         self._timer: asyncio.TimerHandle | None = None
@@ -32,7 +36,7 @@ class CoreDriver:
         self._awake_at = time.monotonic()  # the last time that this process is known to have run
         self._stopped = False
 
-    def feed(self, input: Any) -> None:
+    def feed(self, input: Input | Stalled | Tick) -> None:
         now = time.monotonic()
         asleep_s = self._note_awake(now)
         if asleep_s > _CHECK_S + self._stall_s:
@@ -46,7 +50,7 @@ class CoreDriver:
             if timer is not None:
                 timer.cancel()
 
-    def _step(self, input: Any, now: float) -> None:
+    def _step(self, input: Input | Stalled | Tick, now: float) -> None:
         for effect in self._core.step(input, now=now):
             self._perform(effect)
 

@@ -7,6 +7,7 @@ a pause that doubles.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -31,8 +32,10 @@ class _Emit(Protocol):
 
 
 class ParkedWork:
-    def __init__(self, effects: list[Any], emit: _Emit, *, enabled: bool) -> None:
-        self._effects, self._emit = effects, emit
+    def __init__(
+        self, perform: Callable[[StartParkedWork | StopParkedWork], None], emit: _Emit, *, enabled: bool
+    ) -> None:
+        self._perform, self._emit = perform, emit
         self.state = WorkState.WAITING if enabled else WorkState.DONE
         self.starts = self.preemptions = 0
         self._started_at = 0.0
@@ -50,7 +53,7 @@ class ParkedWork:
             return
         self.state, self._not_before, self._started_at = WorkState.RUNNING, None, now
         self.starts += 1
-        self._effects.append(StartParkedWork(start=self.starts))
+        self._perform(StartParkedWork(start=self.starts))
         self._emit("parked_work_started", start=self.starts)
 
     def stop(self, reason: str) -> None:
@@ -58,7 +61,7 @@ class ParkedWork:
         if self.state is WorkState.RUNNING:
             self.state, self._reason = WorkState.STOPPING, reason
             self.preemptions += 1
-            self._effects.append(StopParkedWork())
+            self._perform(StopParkedWork())
 
     def on_ended(self, ended: ParkedWorkEnded, now: float) -> None:
         if self.state is WorkState.STOPPING:

@@ -31,6 +31,7 @@ from deadpool.protocol.messages import (
     Restore,
     Seat,
     Spoilt,
+    ToTrainerMessage,
 )
 from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
@@ -99,7 +100,7 @@ class RecoveryWalk:
     def on_role(self, role: Seat | Rehearse) -> None:
         self._seated_in = role.generation if isinstance(role, Seat) else NO_GENERATION
 
-    def on_order(self, message: Any) -> None:
+    def on_order(self, message: ToTrainerMessage) -> None:
         self._orders[type(message)] = message
 
     def order(self, kind: type[T], generation: Generation) -> T | None:

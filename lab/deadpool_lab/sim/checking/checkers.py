@@ -171,6 +171,8 @@ class Checkers:
                 self._on_ended(rank, generation)
             case TakeoverReport(footing=footing, missed=missed):
                 self._missed |= {(footing.planned, number) for number in missed}
+            case _:
+                pass
 
     def _on_go(self, generation: Generation) -> None:
         self._disturbed = False

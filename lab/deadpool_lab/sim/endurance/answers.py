@@ -54,6 +54,8 @@ class Answers:
                 self._run.training.proceed()
             case Shutdown(failed=False):
                 self._after(0.0, "left", node, None)
+            case _:
+                pass  # nothing that takes time follows from it
 
     def _after(self, seconds: float, what: str, node: LightNode, about: Any) -> None:
         """Answers of many nodes that come at the same time are one event of the clock."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from deadpool.protocol.agent.lease import MachineLease
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.effects import Emit, Finish, ReleaseLease, TakeLease, ToCoordinator
+from deadpool.protocol.effects import (
+    Emit,
+    Finish,
+    ReleaseLease,
+    StartParkedWork,
+    StopParkedWork,
+    TakeLease,
+    ToCoordinator,
+)
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import Tick
 from deadpool.protocol.messages import Assignment, Permit, Plan, RankOrder
@@ -156,8 +164,15 @@ class SimMachine:
             match effect:
                 case StartAgent(job=job):
                     self._start(job.name, host)
-                case StopAgent(job=name) if name in self.agents:
-                    self.world.after(0.3, self.agents[name].end)
+                case StopAgent(job=name):
+                    if name in self.agents:
+                        self.world.after(0.3, self.agents[name].end)
+                case Emit():
+                    pass
+                case StartParkedWork() | StopParkedWork():
+                    raise AssertionError("no simulated machine has work while it is parked")
+                case _ as never:
+                    assert_never(never)
 
     def _start(self, name: str, host: PoolHost) -> None:
         job = self.world.jobs.get(name)

@@ -26,6 +26,7 @@ from deadpool.protocol.messages import (
     Restore,
     Seat,
     Stand,
+    ToTrainerMessage,
     TrainerHello,
 )
 from deadpool.protocol.recovery_walk import RecoveryWalk
@@ -135,7 +136,7 @@ class Process:
 
     # --- the monitor -------------------------------------------------------------------------------------------------
 
-    def _on_message(self, message: Any) -> None:
+    def _on_message(self, message: ToTrainerMessage) -> None:
         match message:
             case Rehearse():
                 self.seating.rehearse(message)

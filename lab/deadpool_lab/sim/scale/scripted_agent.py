@@ -109,6 +109,8 @@ class ScriptedTrainer:
                 self.version = version
                 address = Address(host=self._node.name, port=1)
                 self.send(Prepared(generation=generation, rank=self.rank, store=address))
+            case _:
+                pass
 
     def send(self, message: Any) -> None:
         self._node.feed(FromTrainer(trainer=self.name, message=message))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import assert_never
 
 from deadpool.clusters.pool.folder import machine_identity, read_jobs, write_jobs
 from deadpool.clusters.pool.upstream import PoolUpstream
@@ -30,7 +30,17 @@ from deadpool.host.owner_only import make_private_folder, open_private
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork
 from deadpool.protocol.inputs import Tick
 from deadpool.protocol.messages import Assignment, HostState, PoolJob
-from deadpool.protocol.pool.host import AgentExited, Assigned, LeaseSeen, PoolHost, ReadySeen, StartAgent, StopAgent
+from deadpool.protocol.pool.host import (
+    AgentExited,
+    Assigned,
+    HostEffect,
+    HostInput,
+    LeaseSeen,
+    PoolHost,
+    ReadySeen,
+    StartAgent,
+    StopAgent,
+)
 
 LOOK_S = 0.05
 _LEAVE_S = 3.0
@@ -99,7 +109,7 @@ class HostProcess:
             self._told = self._core.state
             self._upstream.send(self._told)
 
-    def _feed(self, input: Any) -> None:
+    def _feed(self, input: HostInput) -> None:
         now = time.monotonic()
         for effect in [*self._core.step(input, now=now), *self._core.step(Tick(), now=now)]:
             self._perform(effect)
@@ -107,18 +117,21 @@ class HostProcess:
 
     # --- what is done ------------------------------------------------------------------------------------------------
 
-    def _perform(self, effect: Any) -> None:
+    def _perform(self, effect: HostEffect) -> None:
         match effect:
             case StartAgent(job=job):
                 self._try_to_start(job)
-            case StopAgent(job=job) if job in self._agents:  # not, if it could not be started a moment ago
-                self._agents[job].terminate()
+            case StopAgent(job=job):
+                if job in self._agents:  # not, if it could not be started a moment ago
+                    self._agents[job].terminate()
             case StartParkedWork(start=number):
                 self._command.start(number)
             case StopParkedWork():
                 self._command.stop()
             case Emit(event=event):
                 self._record(event)
+            case _ as never:
+                assert_never(never)
 
     def _record(self, event: Event) -> None:
         self._log.write(event.record(t=time.time()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -16,7 +16,7 @@ from deadpool.events.event import Event
 from deadpool.events.log import EventLog
 from deadpool.protocol.effects import Emit
 from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob
-from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, ToHost, WarnHost
+from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, PoolInput, ToHost, WarnHost
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.keepalive import notice_silence
@@ -59,6 +59,8 @@ class PoolServer:
                 self._feed(FromHost(state=message))
             case Ask():
                 link.send(self._answer(message))
+            case _:
+                pass  # nothing else is said to a pool
 
     def _use(self, host: str, link: ServedLink) -> None:
         """From here on this is the machine's link. It may have come back before the end of its last one was seen."""
@@ -69,13 +71,16 @@ class PoolServer:
         if before is not None and before is not link:
             before.abort()
 
-    def _feed(self, input: Any) -> None:
+    def _feed(self, input: PoolInput) -> None:
         for effect in self._core.step(input, now=time.monotonic()):
             match effect:
-                case (ToHost(host=host) | WarnHost(host=host)) as told if host in self._links:
-                    self._links[host].send(told.message)
+                case ToHost(host=host, message=told) | WarnHost(host=host, message=told):
+                    if host in self._links:
+                        self._links[host].send(told)
                 case Emit(event=event):
                     self._record(event)
+                case _ as never:
+                    assert_never(never)
 
     def _record(self, event: Event) -> None:
         record = event.record(t=time.time())

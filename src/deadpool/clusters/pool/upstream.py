@@ -62,6 +62,8 @@ class PoolUpstream:
                     case JoinRefused(reason=reason):
                         self._pause_s = _REFUSED_PAUSE_S
                         return reason
+                    case _:
+                        pass  # a pool says nothing else
             return link.lost_reason
         finally:
             link.abort()

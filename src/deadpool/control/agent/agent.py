@@ -61,6 +61,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.inputs import (
     Activity,
+    AgentInput,
     FromCoordinator,
     FromTrainer,
     HealthSampled,
@@ -73,7 +74,9 @@ from deadpool.protocol.inputs import (
     TrainerExited,
 )
 from deadpool.protocol.messages import (
+    AgentMessage,
     Examine,
+    Examined,
     Facts,
     Fence,
     Heartbeat,
@@ -321,12 +324,14 @@ class AgentProcess:
     def _on_activity(self, name: str, activity: Activity) -> None:
         self._feed(TrainerActivity(trainer=name, activity=activity))
 
-    def _feed(self, input: Any) -> None:
+    def _feed(self, input: AgentInput) -> None:
         match input:
             case FromCoordinator(message=Welcome(settings=settings)):
                 self._data.use(settings)
             case FromCoordinator(message=Fence(cause=cause)):
                 self._trainers.mark_fault(cause)
+            case _:
+                pass
         self._driver.feed(input)
 
     # --- effects -----------------------------------------------------------------------------------------------------
@@ -391,7 +396,7 @@ class AgentProcess:
         detail = {"source": source, "reason": reason}
         self._report(Event(what="health_unseen", node=self.node, detail=detail))
 
-    def _to_coordinator(self, message: Any) -> None:
+    def _to_coordinator(self, message: AgentMessage | Examined) -> None:
         if isinstance(message, Report):
             self._unsent.add(message)
             self._metrics.on_report(message)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from deadpool.durable.tasks import FinishTask, PartTask, StagedCopy
 from deadpool.errors import ArenaError, DeadPoolError, TransferError
 from deadpool.protocol.effects import CompleteCheckpoint, FetchCopy, WritePart
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.inputs import Fetched, FetchFailed, PartWritten, Staged
+from deadpool.protocol.inputs import AgentInput, Fetched, FetchFailed, PartWritten, Staged
 from deadpool.protocol.messages import Settings, SlotRef
 from deadpool.snapshot.arena.arena import Segment
 
@@ -26,7 +25,7 @@ _CHUNK_BYTES = 16 << 20
 
 
 class CheckpointFiles:
-    def __init__(self, *, deliver: Callable[[Any], None], slot: Callable[[SlotRef], memoryview]) -> None:
+    def __init__(self, *, deliver: Callable[[AgentInput], None], slot: Callable[[SlotRef], memoryview]) -> None:
         """`deliver` takes inputs for the core from any thread."""
         self._deliver, self._slot = deliver, slot
         self._writers = CheckpointWriters(deliver)
@@ -128,7 +127,7 @@ class CheckpointFiles:
 class Load:
     """One rank's snapshot on its way from the store into a slot."""
 
-    def __init__(self, effect: FetchCopy, slot: memoryview, deliver: Callable[[Any], None]) -> None:
+    def __init__(self, effect: FetchCopy, slot: memoryview, deliver: Callable[[AgentInput], None]) -> None:
         self._effect, self._slot, self._deliver = effect, slot, deliver
         self._lock = threading.Lock()
         self._is_cancelled = False
@@ -159,7 +158,7 @@ class Load:
                 raise TransferError("the generation has ended")
             self._slot[start : start + len(data)] = data
 
-    def _tell(self, input: Any) -> None:
+    def _tell(self, input: AgentInput) -> None:
         """Not after a fence: the slot may be another's by then."""
         with self._lock:
             if not self._is_cancelled:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +17,7 @@ from deadpool.events.event import Event
 from deadpool.protocol.coding import parity_layout
 from deadpool.protocol.effects import FetchCopy, HashSlot, ParityTarget, PushCopy
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inputs import Hashed, Received, ReceiveFailed, SourceSpoilt
+from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceSpoilt
 from deadpool.protocol.messages import Block, Copy, SlotRef
 from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
@@ -40,7 +39,7 @@ class CodedCopies:
         *,
         client: TransferClient,
         segment: Callable[[int], Segment],
-        deliver: Callable[[Any], None],
+        deliver: Callable[[AgentInput], None],
         hashers: ThreadPoolExecutor,
         note: Callable[[Event], None],
     ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from deadpool.control.console import print_line
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.agent.leadership.coordinator_search import CoordinatorSearch
-from deadpool.protocol.inputs import CoordinatorFound, CoordinatorLost, FromCoordinator
+from deadpool.protocol.inputs import AgentInput, CoordinatorFound, CoordinatorLost, FromCoordinator
 from deadpool.protocol.messages import Join, Order, Welcome
 from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
@@ -28,7 +28,7 @@ class CoordinatorClient:
         credentials: Credentials,
         *,
         join: Callable[[], Join],
-        feed: Callable[[Any], None],
+        feed: Callable[[AgentInput], None],
         order: Callable[[Any], None],
     ) -> None:
         """`join` gives the first message of a connection. `feed` takes inputs for the core. `order` takes messages that

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, assert_never, cast
+from typing import TypeVar, assert_never, cast
 
 from deadpool.config.timeouts import stream_s
 from deadpool.control.agent.checkpoint_files import CheckpointFiles
@@ -44,6 +44,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import (
+    AgentInput,
     Allocated,
     AllocationFailed,
     Fetched,
@@ -79,6 +80,7 @@ from deadpool.snapshot.transfer.client import Watch
 from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
+T = TypeVar("T")
 
 
 class DataPlane:
@@ -88,7 +90,7 @@ class DataPlane:
         *,
         host: str,
         credentials: Credentials,
-        post: Callable[[Any], None],
+        post: Callable[[AgentInput], None],
         note: Callable[[Event], None],
         midway: Callable[[PushCopy], Callable[[], None] | None],
         deadline_s: float,
@@ -195,10 +197,10 @@ class DataPlane:
 
     # --- in worker threads -------------------------------------------------------------------------------------------
 
-    def _submit(self, work: Callable[[Any], None], argument: Any) -> None:
+    def _submit(self, work: Callable[[T], None], argument: T) -> None:
         self._workers.submit(work, argument).add_done_callback(self._report_bug)
 
-    def _stream(self, work: Callable[[Any], None], argument: Any) -> None:
+    def _stream(self, work: Callable[[T], None], argument: T) -> None:
         """Streams have threads of their own: a peer that hangs must not delay a fence or a checksum."""
         done = self._movers.submit(work, argument)
         self._moving = {task for task in self._moving if not task.done()} | {done}
@@ -209,10 +211,10 @@ class DataPlane:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._deliver(StopAsked(reason=f"bug in the data plane: {error!r}"))
 
-    def _deliver(self, input: Any) -> None:
+    def _deliver(self, input: AgentInput) -> None:
         self._on_loop(self._post, input)
 
-    def _on_loop(self, function: Callable[[Any], None], argument: Any) -> None:
+    def _on_loop(self, function: Callable[[T], None], argument: T) -> None:
         try:
             self._loop.call_soon_threadsafe(function, argument)
         except RuntimeError:

@@ -9,14 +9,14 @@ import concurrent.futures
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AcceptOffer
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inputs import Offered, Received, ReceiveFailed
+from deadpool.protocol.inputs import AgentInput, Offered, Received, ReceiveFailed
 from deadpool.protocol.messages import Copy, SlotRef
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.erasure.contribution import Contribution
@@ -34,7 +34,7 @@ class _WaitingOffer(NamedTuple):
 
 class Offers:
     def __init__(
-        self, *, deliver: Callable[[Any], None], slot: Callable[[SlotRef], memoryview], coded: CodedCopies
+        self, *, deliver: Callable[[AgentInput], None], slot: Callable[[SlotRef], memoryview], coded: CodedCopies
     ) -> None:
         """`deliver` takes inputs for the core in any thread; `slot` gives a slot of the arena."""
         self._deliver, self._slot, self._coded = deliver, slot, coded

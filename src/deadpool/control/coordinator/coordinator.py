@@ -224,6 +224,8 @@ class CoordinatorServer:
                 caller.link.send(Order(term=self._leadership.term, message=refused))
             case Join():
                 self._join(caller, message)
+            case _:
+                pass  # nothing else counts before a Join
 
     def _join(self, caller: Caller, join: Join) -> None:
         caller.node = join.node

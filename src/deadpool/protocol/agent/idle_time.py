@@ -19,7 +19,7 @@ NEEDED = "this spare takes the ranks of a lost node"
 class IdleTime:
     def __init__(self, state: AgentState, *, works: bool) -> None:
         self._state = state
-        self.work = ParkedWork(state.effects, state.emit, enabled=works)
+        self.work = ParkedWork(state.effects.append, state.emit, enabled=works)
         self._needed = False
 
     def on_needed(self) -> None:

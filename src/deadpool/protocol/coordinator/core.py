@@ -100,6 +100,7 @@ from deadpool.protocol.messages import (
     Standing,
     Stored,
     TakeoverReport,
+    TrainerInfo,
     TrainerLost,
     Trainers,
     Unavailable,
@@ -331,7 +332,7 @@ class Coordinator:
         if self.phase is Phase.FENCING and self.generation == generation:
             self._fencing.name_newcomers()
 
-    def _on_trainers(self, member: Member, trainers: tuple[Any, ...]) -> None:
+    def _on_trainers(self, member: Member, trainers: tuple[TrainerInfo, ...]) -> None:
         member.note_trainers(trainers)
         self._job.note_shares(trainers)
         if self.phase is Phase.RUNNING:

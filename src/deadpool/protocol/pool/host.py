@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, earliest
@@ -74,14 +74,14 @@ class _Agent:
 class PoolHost:
     def __init__(self, name: str, *, memory_bytes: int, works: bool = False, machine: str = "") -> None:
         self.name, self._memory_bytes, self._machine = name, memory_bytes, machine
-        self._effects: list[Any] = []
+        self._effects: list[HostEffect] = []
         self._jobs: dict[str, PoolJob] = {}
         self._agents: dict[str, _Agent] = {}
         self._ready: frozenset[str] = frozenset()
         self.leased_to = ""
         self._not_before: dict[str, float] = {}  # when an agent may be started again, by job
         self._pauses_s: dict[str, float] = {}
-        self.work = ParkedWork(self._effects, self._emit, enabled=works)
+        self.work = ParkedWork(self._effects.append, self._emit, enabled=works)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
@@ -99,6 +99,8 @@ class PoolHost:
                 self.work.on_ended(input, now)
             case Tick():
                 pass
+            case _ as never:
+                assert_never(never)
         self._settle(now)
         effects, self._effects[:] = list(self._effects), []
         return effects

@@ -7,7 +7,7 @@ is back. What it knows of machines it is told by them; only the jobs are kept on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit
@@ -69,14 +69,18 @@ class Pool:
                 self._on_refused(state, reason, now)
             case FromHost(state=state):
                 self._on_state(state)
-            case HostLost(host=host, reason=reason) if self.hosts.pop(host, None) is not None:
-                self._told.pop(host, None)
-                self._emit("pool_host_lost", host=host, reason=reason)
+            case HostLost(host=host, reason=reason):
+                if self.hosts.pop(host, None) is not None:
+                    self._told.pop(host, None)
+                    self._emit("pool_host_lost", host=host, reason=reason)
             case JobAdded(job=job):
                 self.jobs[job.name] = job
                 self._emit("pool_job_added", job=job.name, priority=job.priority)
-            case JobRemoved(name=name) if self.jobs.pop(name, None) is not None:
-                self._emit("pool_job_removed", job=name)
+            case JobRemoved(name=name):
+                if self.jobs.pop(name, None) is not None:
+                    self._emit("pool_job_removed", job=name)
+            case _ as never:
+                assert_never(never)
         self._assign()
         effects, self._effects = self._effects, []
         return effects

@@ -81,6 +81,8 @@ class TakeoverRecord:
                 self._ended[rank] = code
             case TrainerLost(rank=int(rank)):
                 self._lost[rank] = message
+            case _:
+                pass  # inventory, permit and trainers are reported as they are then
 
     def footing(self, generation: Generation) -> Footing:
         return Footing(
