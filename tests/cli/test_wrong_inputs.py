@@ -150,7 +150,7 @@ WRONG: list[tuple[str, str]] = [
     ("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999 cannot be used"),
     ("coordinator --nodes 3 --run-dir {new} --coordinators a:1,b:99999", "'b:99999' cannot be used"),
     ("doctor --meet 127.0.0.1:99999 --nodes 2", "give HOST:PORT of one of the nodes"),
-    ("dashboard {known} --host nosuch.invalid", "cannot be used (Name or service not known): give an address of this"),
+    ("dashboard {known} --host nosuch.invalid", "): give an address of this machine as --host"),
     (
         "pool serve --pool {new} --port -1",
         "--port=-1 cannot be used: give another one of at most 65535, or 0 for any free one",
