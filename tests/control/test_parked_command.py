@@ -101,7 +101,7 @@ def test_a_keeper_that_gets_no_cpu_time_leaves_nobody_behind(tmp_path: Path, mon
 def test_it_is_stopped_where_the_kernel_lists_no_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARKED_AS", str(tmp_path))
     code = (
-        "from deadpool.control import parked_keeper as keeper; keeper._kernel_lists_children = lambda: False; "
+        "from deadpool.control.trainers import parked_keeper as keeper; keeper._kernel_lists_children = lambda: False; "
         "keeper._children = lambda pid: []; keeper.main()"
     )
     command = "setsid sh -c 'setsid sh -c \"echo began; exec sleep 601\" &' & sleep 600"

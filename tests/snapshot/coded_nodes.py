@@ -39,8 +39,8 @@ PIECE = 512
 _MODULES = (
     "protocol.coding",
     "protocol.seal",
-    "snapshot.checksums",
-    "snapshot.piece_digests",
+    "snapshot.arena.checksums",
+    "snapshot.arena.piece_digests",
     "snapshot.transfer.frames",
     "snapshot.transfer.received_pieces",
     "snapshot.erasure.rebuild",
