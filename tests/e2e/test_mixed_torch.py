@@ -8,7 +8,7 @@ import pytest
 from stage import EVERY_STEP, Stage
 
 from deadpool.config.job_config import JobConfig
-from deadpool_lab.workload.harness import JobFailed
+from deadpool.errors import JobFailed
 
 SENTENCE = "all nodes of a job need the same torch"
 
