@@ -32,8 +32,9 @@ from restore_processes import CAPTURED, FETCHED
 from torch import Tensor, nn
 
 from deadpool.config.environment import SECRET_VARIABLE
+from deadpool.host.host_memory import room
 from deadpool.protocol.seal import Extent, Geometry
-from deadpool.snapshot.arena.arena import Segment, available_bytes
+from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.progress import Progress
 from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.state.state import ProtectedState
@@ -255,7 +256,7 @@ def _measure(trainer: Trainer, agents: Agents, repeats: int) -> dict[str, Any]:
 def those_that_fit(sizes_gb: Sequence[float], device: torch.device) -> list[float]:
     """Returns the sizes that fit: three slots are in host memory, and on the CPU the state and its reference too."""
     copies = 3 if device.type == "cuda" else 5
-    room_gb = 0.8 * available_bytes() / 1e9
+    room_gb = 0.8 * room().bytes / 1e9
     fit = [size for size in sizes_gb if copies * size < room_gb]
     for size in sorted(set(sizes_gb) - set(fit)):
         print(f"skipping {size:g} GB: {copies} times that is more than the {room_gb:.1f} GB available", file=sys.stderr)

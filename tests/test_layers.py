@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -255,3 +256,24 @@ def test_coordinator_agent_and_commands_start_without_torch():
     lines += ["import sys", "sys.exit('torch' in sys.modules)"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=LIMIT_S)
     assert done.returncode == 0
+
+
+def test_what_benchmarks_and_examples_import_is_there():
+    """The check runs only some of them, and a benchmark that nobody has run for a month is needed most."""
+    files = [path for folder in ("benchmarks", "examples") for path in (DOCS.parent / folder).glob("*.py")]
+    named = {
+        (node.module, alias.name)
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("deadpool", "deadpool_lab")
+        for alias in node.names
+        if ".integrations." not in (node.module or "")  # they need their libraries
+    }
+    missing = [f"{module}.{name}" for module, name in sorted(named) if not _is_there(module, name)]
+    assert named and missing == []
+
+
+def _is_there(module: str, name: str) -> bool:
+    owner = importlib.import_module(module)
+    is_package = hasattr(owner, "__path__")
+    return hasattr(owner, name) or (is_package and importlib.util.find_spec(f"{module}.{name}") is not None)
