@@ -58,7 +58,8 @@ def test_requeue_at_the_time_limit_with_durable_checkpoints(tmp_path: Path) -> N
         job.await_step(reached + 5, 240.0)
         job.times.append(("from submit to a step that is new, over a time limit of 120 s", time.monotonic() - began))
         steps = job.results().steps[0]
-        first_again = next(later.step for earlier, later in itertools.pairwise(steps) if later.step <= earlier.step)
+        again = [later.step for earlier, later in itertools.pairwise(steps) if later.step <= earlier.step]
+        first_again = max(again)  # of the next allocation: the recovery that is played early computes steps again, too
         print(f"{reached + 1} steps in the first allocation, of which {reached + 1 - first_again} were computed again")
         assert first_again > 0.75 * reached, "a checkpoint of the last seconds"
         job.finish()
