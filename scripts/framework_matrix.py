@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".frameworks"
 VENV = Path(sys.prefix)
 IS_NEWEST = VENV.name == "newest"  # scripts/frameworks has chosen it
-BASE = ("torch", "-e", f"{ROOT}[tls]", "pytest", "pytest-timeout", "pytest-xdist", "torchdata")
+BASE = ("torch", "-e", f"{ROOT}[tls]", "-e", f"{ROOT}/lab", "pytest", "pytest-timeout", "pytest-xdist", "torchdata")
 HUGGING_FACE = ("transformers", "accelerate")
 SPMD_TYPES = "spmd_types==0.2.3"  # as torchtitan 0.3 asks for
 TORCHTITAN = ("torchtitan", "tyro", "docstring_parser", "typeguard", SPMD_TYPES, "einops", "torch_checkpointing")
@@ -104,7 +104,7 @@ def parse() -> argparse.Namespace:
 
 def fingerprint_of_sources() -> str:
     hasher = hashlib.sha256()
-    folders = (("src", "*.py"), ("tests/e2e", "*.py"), ("examples", "*.py"))
+    folders = (("src", "*.py"), ("lab", "*.py"), ("tests/e2e", "*.py"), ("examples", "*.py"))
     paths = [path for folder, pattern in folders for path in sorted((ROOT / folder).rglob(pattern))]
     for path in [ROOT / "constraints.txt", ROOT / "tests/conftest.py", *paths]:
         hasher.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")

@@ -61,7 +61,9 @@ def test_requeue_at_the_time_limit_with_durable_checkpoints(tmp_path: Path) -> N
         again = [later.step for earlier, later in itertools.pairwise(steps) if later.step <= earlier.step]
         first_again = max(again)  # of the next allocation: the recovery that is played early computes steps again, too
         print(f"{reached + 1} steps in the first allocation, of which {reached + 1 - first_again} were computed again")
-        assert first_again > 0.75 * reached, "a checkpoint of the last seconds"
+        noticed_at = (job.run_folder / f"notice-{job.job_id}.0.json").stat().st_mtime
+        before_notice = max(step.step for step in steps if step.ended < noticed_at)
+        assert first_again > before_notice, "a checkpoint from after the notice"
         job.finish()
         job.assert_nothing_left()
         job.print_times("time limit with requeue and durable checkpoints")
