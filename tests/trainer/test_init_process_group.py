@@ -54,6 +54,12 @@ def test_what_is_not_known_is_refused_and_not_ignored(joined, name, value):
     dist.init_process_group(**{name: None})
 
 
+@pytest.mark.parametrize("value", [[], (), "", False])
+def test_what_is_not_known_and_empty_is_nothing(joined, value):
+    """torchtitan passes _ranks=[]."""
+    dist.init_process_group(_ranks=value)
+
+
 @pytest.mark.parametrize("asked", [{}, {"backend": "gloo"}, {"backend": "GLOO", "timeout": timedelta(seconds=5)}])
 def test_what_join_made_may_be_asked_for_once(joined, asked):
     dist.init_process_group(**asked)

@@ -98,10 +98,11 @@ class BackendFactory:
 
 
 def refuse_unknown(keywords: Mapping[str, Any]) -> None:
-    """A newer torch may pass more than the constructors took when this was written. What is switched off does no harm;
-    the rest would be ignored, and the group would be another one than the script asked for."""
+    """A newer torch may pass more than the constructors took when this was written. What is switched off or empty does
+    no harm (torchtitan 0.3 passes _ranks=[]); the rest would be ignored, and the group would be another one than the
+    script asked for."""
     for name, value in keywords.items():
-        if value is not None and value is not False:
+        if value is not None and value is not False and value not in ([], (), {}, ""):
             raise ConfigError(
                 f"a process group with {name}={value!r} cannot be used: DeadPool would not know how to make it anew; "
                 "leave the argument out"
