@@ -72,7 +72,8 @@ class SlurmJob:
         return shlex.join([str(SCRIPT), "--out", out, "--stop", stop, "--steps", str(STEPS), *SMALL])
 
     def submit(self, options: str) -> None:
-        self.alice(f"deadpool slurm submit --run-dir {shlex.quote(self.name)} {options} {self.workload()}")
+        own = f"--run-dir {shlex.quote(self.name)} --no-rehearse-recovery"  # tests count faults, and steps that are done again
+        self.alice(f"deadpool slurm submit {own} {options} {self.workload()}")
         self.note_id()
 
     def submit_with_own_checkpoints(self, options: str) -> None:
