@@ -72,7 +72,8 @@ class SlurmJob:
         return shlex.join([str(SCRIPT), "--out", out, "--stop", stop, "--steps", str(STEPS), *SMALL])
 
     def submit(self, options: str) -> None:
-        own = f"--run-dir {shlex.quote(self.name)} --no-rehearse-recovery"  # tests count faults, and steps that are done again
+        """Without a recovery that is played: tests count faults, and steps that are done again."""
+        own = f"--run-dir {shlex.quote(self.name)} --no-rehearse-recovery"
         self.alice(f"deadpool slurm submit {own} {options} {self.workload()}")
         self.note_id()
 
