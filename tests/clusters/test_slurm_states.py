@@ -57,7 +57,7 @@ def test_the_whole_job_is_preempted(tmp_path: Path) -> None:
         began = time.monotonic()
         testbed.run("sbatch -p urgent -N 3 -J urgent -o /dev/null --wrap 'sleep 5'", user="bob", folder="/home/bob")
         notice = job.run_folder / f"notice-{job.job_id}.0.json"
-        job.until(notice.exists, "the notice", 60.0)
+        job.until(notice.exists, "the notice", 300.0)
         job.times.append(("from the urgent job to the notice", time.monotonic() - began))
         assert '"preempted"' in notice.read_text()
         before = job.results().newest_step()
