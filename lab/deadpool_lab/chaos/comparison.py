@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool.config.environment import CHAOS_PACE_VARIABLE
 from deadpool.control.launch.launcher import LocalJob, running
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.demo.results import Results, differences
@@ -21,7 +20,7 @@ from deadpool_lab.chaos.event_check import Span, log_problems, read_log, spans_o
 from deadpool_lab.chaos.faults import possible
 from deadpool_lab.chaos.faults.fault import Scene
 from deadpool_lab.chaos.injected_fault import InjectedFault
-from deadpool_lab.chaos.jobs import SCRIPT, ChaosJob
+from deadpool_lab.chaos.jobs import PACE_VARIABLE, SCRIPT, ChaosJob
 from deadpool_lab.chaos.journal_check import journal_problems
 from deadpool_lab.chaos.plan import Intent, draw
 from deadpool_lab.chaos.runner import NotHealed, Runner
@@ -176,7 +175,7 @@ class Case:
             [str(SCRIPT), "--out", str(folder / "out"), *self.job.arguments(self._stop_file)],
             quiet=True,
             output=terminal.descriptor,
-            environment={CHAOS_PACE_VARIABLE: str(self.timing.step_pause_s), "PYTHONFAULTHANDLER": "1"},
+            environment={PACE_VARIABLE: str(self.timing.step_pause_s), "PYTHONFAULTHANDLER": "1"},
             site=self.network,
         )
 

@@ -6,11 +6,14 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from deadpool.config.environment import PREFIX
 from deadpool.config.job_config import JobConfig
 from deadpool_lab.chaos.timing import Timing
 
 SCRIPT = Path(__file__).with_name("script.py")
 CRASH_SIGNAL = signal.SIGUSR1
+PACE_VARIABLE = PREFIX + "CHAOS_PACE_S"
+"""Set for the training script: how long a step pauses."""
 
 _STEPS = 1_000_000  # the job is stopped when it has recovered from all faults
 _MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]

@@ -13,9 +13,8 @@ import time
 from types import FrameType
 from typing import Any
 
-from deadpool.config.environment import CHAOS_PACE_VARIABLE
 from deadpool.demo import gpt
-from deadpool_lab.chaos.jobs import CRASH_SIGNAL
+from deadpool_lab.chaos.jobs import CRASH_SIGNAL, PACE_VARIABLE
 from deadpool_lab.workload import train
 
 _crashes: list[float] = []
@@ -27,7 +26,7 @@ def _note_crash(number: int, frame: FrameType | None) -> None:
 
 class Batches(gpt.Batches):
     def __next__(self) -> Any:
-        time.sleep(float(os.environ.get(CHAOS_PACE_VARIABLE, "0")))
+        time.sleep(float(os.environ.get(PACE_VARIABLE, "0")))
         if _crashes:
             raise RuntimeError(
                 f"hit at {_crashes.pop()}"

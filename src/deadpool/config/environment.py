@@ -41,11 +41,6 @@ SLURM_OPTIONS_VARIABLE = PREFIX + "SLURM_OPTIONS"
 NOTICE_VARIABLE = PREFIX + "NOTICE"
 """Set for trainers where a cluster may take a whole job away: a file that appears when that is announced."""
 
-CHAOS_PACE_VARIABLE = PREFIX + "CHAOS_PACE_S"
-"""Set by `deadpool chaos` for its training script: how long a step pauses."""
-CHAOS_MARK_VARIABLE = PREFIX + "CHAOS_MARK"
-"""Set by `deadpool chaos` for all that it starts, so that processes that are left behind can be found."""
-
 
 def variable_of(setting: str) -> str:
     return PREFIX + setting.upper()

@@ -15,8 +15,8 @@ import pytest
 from kube_cluster import ROOT, Cluster
 from kube_image import IMAGE
 
-from deadpool.config.environment import CHAOS_PACE_VARIABLE
 from deadpool.demo.results import Results, differences
+from deadpool_lab.chaos.jobs import PACE_VARIABLE
 
 SCRIPT = ROOT / "lab/deadpool_lab/chaos/script.py"
 SIZE = [
@@ -66,7 +66,7 @@ class KubeJob:
             "sharedMemory": "256Mi",
             "graceSeconds": 120,
             "evictAfterSeconds": 2,
-            "env": [{"name": CHAOS_PACE_VARIABLE, "value": _PACE_S}],
+            "env": [{"name": PACE_VARIABLE, "value": _PACE_S}],
             "volumes": [{"name": "results", "hostPath": {"path": str(self.folder)}}],
             "volumeMounts": [{"name": "results", "mountPath": str(self.folder)}],
         }

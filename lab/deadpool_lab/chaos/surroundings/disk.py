@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from deadpool.config.environment import CHAOS_MARK_VARIABLE
 from deadpool.errors import ConfigError
 from deadpool.host.child_processes import leave_mounts
+from deadpool_lab.chaos.surroundings.reaper import MARK_VARIABLE
 
 _BYTES = 64 << 20
 _BALLAST = "ballast"
@@ -177,7 +177,7 @@ class LoopDisk:
         has no mark, so that it is not ended before."""
         self.harms += 1
         command = [sys.executable, "-I", "-c", _FREEZE, str(self._folder), str(_LONGEST_S)]
-        variables = {name: value for name, value in os.environ.items() if name != CHAOS_MARK_VARIABLE}
+        variables = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         self._freezer = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, start_new_session=True
         )

@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from deadpool.config.environment import CHAOS_MARK_VARIABLE
+from deadpool.config.environment import PREFIX
 
+MARK_VARIABLE = PREFIX + "CHAOS_MARK"
 _PATIENCE_S = 5.0
 
 _WAIT_AND_END = """
@@ -44,15 +45,15 @@ for _ in range(20):
 @contextlib.contextmanager
 def guarded() -> Iterator[str]:
     """Processes that are started inside carry the mark that this yields."""
-    mark = f"{CHAOS_MARK_VARIABLE}={secrets.token_hex(8)}"
+    mark = f"{MARK_VARIABLE}={secrets.token_hex(8)}"
     reaper = subprocess.Popen(
         [sys.executable, "-I", "-c", _WAIT_AND_END, mark], stdin=subprocess.PIPE, start_new_session=True
     )
-    os.environ[CHAOS_MARK_VARIABLE] = mark.partition("=")[2]
+    os.environ[MARK_VARIABLE] = mark.partition("=")[2]
     try:
         yield mark
     finally:
-        del os.environ[CHAOS_MARK_VARIABLE]
+        del os.environ[MARK_VARIABLE]
         reaper.kill()
         reaper.communicate()
 

@@ -1,0 +1,1 @@
+"""Backends of gloo, and what their connections tell of lost peers."""

@@ -1,0 +1,1 @@
+"""Backends of NCCL, their communicators, and what the flight recorder knows."""

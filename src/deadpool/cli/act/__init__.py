@@ -1,0 +1,1 @@
+"""Commands that change a running job, or what it has left."""

@@ -114,8 +114,8 @@ def coordinator(
     from deadpool.clusters.kubernetes.job_state import JobStateStore
     from deadpool.config.job_config import resolve
     from deadpool.control.event_loop import serve
+    from deadpool.control.launch.new_job import put_earlier_job_away
     from deadpool.control.launch.run_dir import RunDir
-    from deadpool.control.new_job import put_earlier_job_away
 
     signal.signal(signal.SIGTERM, _leave)  # the first process of a container ignores what it has no handler for
     settings = place(resolve(flags), index)

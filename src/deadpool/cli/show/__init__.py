@@ -1,0 +1,1 @@
+"""Commands that show a job and change nothing."""

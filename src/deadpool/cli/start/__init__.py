@@ -1,0 +1,1 @@
+"""Commands that start a process of a job here."""

@@ -58,8 +58,8 @@ def coordinator(
     from deadpool.cli.start.addresses import at_interface
     from deadpool.config.job_config import resolve
     from deadpool.control.event_loop import serve
+    from deadpool.control.launch.new_job import put_ended_job_away
     from deadpool.control.launch.run_dir import RunDir
-    from deadpool.control.new_job import put_ended_job_away
     from deadpool.wire.secret import read_handed_over
 
     settings = at_interface(resolve(flags, file=config))

@@ -25,8 +25,8 @@ from deadpool.clusters.ssh.managed_process import ManagedProcess
 from deadpool.clusters.ssh.run_news import RunNews
 from deadpool.clusters.ssh.upstream import Upstream
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.control.launch.new_job import put_other_run_away
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.control.new_job import put_other_run_away
 from deadpool.host.owner_only import open_private
 from deadpool.wire.secret import handed_over
 

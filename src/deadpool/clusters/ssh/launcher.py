@@ -24,8 +24,8 @@ from deadpool.clusters.ssh.reporter import Reporter
 from deadpool.config.job_config import JobConfig
 from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.console import print_line
+from deadpool.control.launch.new_job import take_folder
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.control.new_job import take_folder
 from deadpool.errors import ConfigError
 
 _TICK_S = 0.1

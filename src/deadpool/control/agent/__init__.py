@@ -1,0 +1,1 @@
+"""The process around an agent's core, with the threads that move snapshots."""

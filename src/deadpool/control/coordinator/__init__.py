@@ -1,0 +1,1 @@
+"""The process around the coordinator's core, and what commands ask of it."""

@@ -1,0 +1,1 @@
+"""A whole job on one machine: its run folder, its processes, and what is looked for before and after."""

@@ -13,8 +13,8 @@ from typing import Protocol
 from deadpool.config.job_config import JobConfig, settings_for
 from deadpool.config.setting import COORDINATOR
 from deadpool.control.agent.machine_lease import MachineLease
+from deadpool.control.launch.new_job import take_folder
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.control.new_job import take_folder
 from deadpool.errors import ConfigError
 from deadpool.wire.secret import handed_over
 

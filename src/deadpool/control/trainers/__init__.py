@@ -1,0 +1,1 @@
+"""The trainer processes of a node as its agent has them: their start, logs, activity and end."""

@@ -22,10 +22,10 @@ from deadpool.snapshot.arena.checksums import StateHasher
 from deadpool.snapshot.arena.progress import Progress
 from deadpool.snapshot.copying.bulk import BulkScanner, CopyPlan, find_live
 from deadpool.snapshot.copying.copying import Boundary, BulkCopier, MakeLane, make_lane
+from deadpool.snapshot.copying.expanded import LoadedApart, memory_to_load, write_apart
 from deadpool.snapshot.copying.rebuild import announce_write, prepare_targets, require_complete
 from deadpool.snapshot.copying.slot_copy import SlotCopy
 from deadpool.snapshot.copying.slot_load import SlotLoad, make_portions
-from deadpool.snapshot.expanded import LoadedApart, memory_to_load, write_apart
 from deadpool.snapshot.identity.put_back import put_memory_back
 from deadpool.snapshot.identity.structure import LiveStructure, StructureChange
 from deadpool.snapshot.identity.uncounted_writes import UncountedWrites

@@ -1,0 +1,1 @@
+"""How a version comes into a slot while the next step runs, and what that costs."""

@@ -1,0 +1,1 @@
+"""The way back after a fault, and the rehearsal of a spare, on the script's thread."""

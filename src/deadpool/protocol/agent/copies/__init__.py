@@ -1,0 +1,1 @@
+"""A node's copies: slots, pushes to holders, arrivals, parities, and what captures cost."""

@@ -1,0 +1,1 @@
+"""Which process is the coordinator, and what a new one does first."""

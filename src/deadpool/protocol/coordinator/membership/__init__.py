@@ -1,0 +1,1 @@
+"""Which nodes there are, whether they answer, progress and reach each other."""

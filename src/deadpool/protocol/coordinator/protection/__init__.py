@@ -1,0 +1,1 @@
+"""How snapshots are protected: what a person asks for, and what the job decides itself."""

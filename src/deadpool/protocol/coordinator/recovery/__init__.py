@@ -1,0 +1,1 @@
+"""From a fault over the fence and the plan to the first step after it."""
