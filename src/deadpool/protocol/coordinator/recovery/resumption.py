@@ -214,10 +214,12 @@ class Resumption:
         if not barriers.ended.arrive((rank,)):
             return
         failed = {rank: code for rank, code in sorted(barriers.exit_codes.items()) if code}
-        reason = _told(failed, loop_is_over=self._job.released) if failed else "all ranks ended"
-        cause = EndCause.FAILED_AT_END if self._job.released else EndCause.RANK_FAILED
-        cause = cause if failed else EndCause.COMPLETED
-        self._ending.end_after_writing(cause, reason, failed=bool(failed))
+        if not failed:
+            self._ending.end_after_writing(EndCause.COMPLETED, "all ranks ended", failed=False)
+            return
+        is_over = self._job.released
+        cause = EndCause.FAILED_AT_END if is_over else EndCause.RANK_FAILED
+        self._ending.end_after_writing(cause, _told(failed, loop_is_over=is_over), failed=True)
 
 
 def _told(failed: dict[int, int], *, loop_is_over: bool) -> str:
