@@ -47,14 +47,17 @@ def test_another_group_than_the_one_that_join_made_is_refused(joined, asked, sai
         dist.init_process_group(**asked)
 
 
-@pytest.mark.parametrize(("name", "value"), [("enable_reconfigure", True), ("_ranks", [0, 1]), ("topology", "ring")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("enable_reconfigure", True), ("_ranks", [0, 1]), ("topology", "ring"), ("costs", torch.zeros(2))],
+)
 def test_what_is_not_known_is_refused_and_not_ignored(joined, name, value):
     with pytest.raises(ConfigError, match=rf"{name}=.* cannot be used: DeadPool would not know"):
         dist.init_process_group(**{name: value})
     dist.init_process_group(**{name: None})
 
 
-@pytest.mark.parametrize("value", [[], (), "", False])
+@pytest.mark.parametrize("value", [[], (), "", {}, False])
 def test_what_is_not_known_and_empty_is_nothing(joined, value):
     """torchtitan passes _ranks=[]."""
     dist.init_process_group(_ranks=value)

@@ -102,7 +102,8 @@ def refuse_unknown(keywords: Mapping[str, Any]) -> None:
     no harm (torchtitan 0.3 passes _ranks=[]); the rest would be ignored, and the group would be another one than the
     script asked for."""
     for name, value in keywords.items():
-        if value is not None and value is not False and value not in ([], (), {}, ""):
+        is_empty = isinstance(value, list | tuple | dict | set | str) and not value
+        if value is not None and value is not False and not is_empty:
             raise ConfigError(
                 f"a process group with {name}={value!r} cannot be used: DeadPool would not know how to make it anew; "
                 "leave the argument out"

@@ -34,14 +34,14 @@ class GradientObjects:
     def __init__(self) -> None:
         self._refs: list[weakref.ref[Tensor] | None] = []
         self._addresses: list[int] = []
-        _let_go_before_a_swap()
-        _remembering.add(self)
 
     def remember(self, params: Iterable[Tensor]) -> list[int]:
         """Returns the indices of the parameters that have a gradient now. It runs at every boundary: gradients that are
         the same objects as before cost only a comparison."""
         gradients = list(map(_grad_of, params))
         if not self._knows(gradients):
+            _let_go_before_a_swap()
+            _remembering.add(self)
             self._refs = [None if each is None else weakref.ref(each) for each in gradients]
             self._addresses = [0 if each is None else _address(each) for each in gradients]
         return [index for index, each in enumerate(gradients) if each is not None]
@@ -87,6 +87,7 @@ class GradientObjects:
 
 @functools.cache
 def _let_go_before_a_swap() -> None:
+    """Once in a process, and only in one that holds weak references."""
     swap_tensors: Any = torch.utils.swap_tensors
 
     @functools.wraps(swap_tensors)
