@@ -65,7 +65,7 @@ def test_memory_that_another_process_eats():
         ("memory is not known", outlook(COPIES, Memory(node="n3"))),
         ("its own snapshots fill it", outlook(COPIES, node(own=60, held=4))),
         ("no room for parity beside copies", outlook(COPIES, node(own=31, held=30, available=7))),
-        ("ranks are carried", outlook(COPIES, FULL, is_shrunk=True)),
+        ("ranks are carried", outlook(COPIES, FULL, is_full=False)),
         ("something else is under way", outlook(COPIES, FULL, is_settled=False)),
         ("groups of two save nothing", outlook(COPIES, FULL, positions=2)),
     ],

@@ -48,8 +48,8 @@ def _size(core: Coordinator) -> dict[str, Any]:
     return {
         "nodes": len(set(core.seats)),
         "of": core.layout.positions,
-        "inexact_from": core.inexact_from,
-        "may_shrink": core.may_shrink,
+        "inexact_from": core.vacancies.inexact_from,
+        "may_shrink": core.vacancies.may_fill,
     }
 
 

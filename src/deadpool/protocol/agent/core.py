@@ -28,6 +28,7 @@ from deadpool.protocol.agent.leadership.term_guard import TermGuard
 from deadpool.protocol.agent.lease import LeaseState, MachineLease
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.phase import Phase
+from deadpool.protocol.agent.seams import AgentCore
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.activity_watch import ActivityWatch
 from deadpool.protocol.agent.trainers.end_watch import EndWatch
@@ -39,6 +40,7 @@ from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, ReleaseSegment, ToCoordinator, earliest
+from deadpool.protocol.features import registry
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (
     AgentInput,
@@ -111,6 +113,7 @@ class Agent:
             standby=standby,
             spare=spare,
         )
+        self._features = registry.agent_parts(AgentCore(state=state))
         self._end_watch = EndWatch(state)
         self._trainer_news = TrainerNews(
             state,
@@ -119,6 +122,7 @@ class Agent:
             heartbeats=heartbeats,
             recordings=recordings,
             end_watch=self._end_watch,
+            features=self._features,
         )
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)

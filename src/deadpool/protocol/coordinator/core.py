@@ -53,10 +53,13 @@ from deadpool.protocol.coordinator.protection.protection import Protection
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
 from deadpool.protocol.coordinator.recovery.faults import Faults
 from deadpool.protocol.coordinator.recovery.fencing import Fencing
+from deadpool.protocol.coordinator.recovery.global_plan import Vacancies
 from deadpool.protocol.coordinator.recovery.planning import Planning
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.recovery.resumption import Resumption
+from deadpool.protocol.coordinator.seams import CoordinatorCore
 from deadpool.protocol.effects import CoordinatorEffect, earliest
+from deadpool.protocol.features import registry
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (
     AuditAsked,
@@ -110,7 +113,7 @@ from deadpool.protocol.messages import (
 class Coordinator:
     def __init__(self, config: CoordinatorConfig, *, term: int = 1, name: str = "") -> None:
         """`name` tells apart two processes that ask for the same term."""
-        self._job = job = JobState(config, term=term, name=name)
+        self._job = job = JobState(config, term=term, name=name, vacancies=registry.vacancies(config))
         self.settings, self.layout, self.term = job.settings, job.layout, term
         self.commits = job.commits
         self._monitor = monitor = RunMonitor(job)
@@ -128,6 +131,7 @@ class Coordinator:
         self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, checkpoints)
         self._drain_requests = requests = DrainRequests(job, drains, fencing, membership)
         self.protection = Protection(job, monitor, history, rehearsals, drains, requests)
+        self._features = registry.coordinator_parts(CoordinatorCore(job=job, drains=drains))
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
         self._frequent: dict[type, Callable[[Member, Any, float], None]] = {
@@ -153,6 +157,9 @@ class Coordinator:
             self._on_message(input.node, input.message, now)
         else:
             self._on_input(input, now)
+        self._drain_requests.grant_leaves(now)
+        for part in self._features:
+            part.advance(now)
         self._drain_requests.advance(now)
         self._advance_checkpoints(now)
         return job.out.take()
@@ -334,7 +341,7 @@ class Coordinator:
 
     def _on_trainers(self, member: Member, trainers: tuple[TrainerInfo, ...]) -> None:
         member.note_trainers(trainers)
-        self._job.note_shares(trainers)
+        self._job.vacancies.on_trainers(trainers)
         if self.phase is Phase.RUNNING:
             self._rehearsals.assign_all()
 
@@ -390,9 +397,9 @@ class Coordinator:
         return self._job.seats
 
     @property
-    def carried(self) -> dict[int, int]:
-        """Positions without processes, and those that carry their ranks (rule 30, carried ranks)."""
-        return self._job.carried
+    def is_full(self) -> bool:
+        """Every position has a node of its own."""
+        return self._job.is_full
 
     @property
     def released(self) -> bool:
@@ -400,14 +407,9 @@ class Coordinator:
         return self._job.released
 
     @property
-    def may_shrink(self) -> bool:
-        """Whether the user allows it (rule 30, carried ranks)."""
-        return self._job.may_shrink
-
-    @property
-    def inexact_from(self) -> int | None:
-        """The step from which on the job has not been bit-identical; None: it is."""
-        return self._job.inexact_from
+    def vacancies(self) -> Vacancies:
+        """What becomes of positions that no node can take."""
+        return self._job.vacancies
 
     @property
     def scheme(self) -> Scheme:

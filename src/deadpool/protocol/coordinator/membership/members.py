@@ -27,7 +27,7 @@ class Member:
     heard: float
     rack: str | None = None
     position: int | None = None
-    carries: tuple[int, ...] = ()  # positions without processes, whose ranks this node's processes carry
+    further_positions: tuple[int, ...] = ()  # without processes of their own; it is the home of their ranks' copies
     has_run: bool = False  # it had a seat, under this or an earlier coordinator: a recovery may need its copies
     trainers: tuple[TrainerInfo, ...] = ()
     all_seated: bool = False  # every trainer that it reported has a seat: there is none to rehearse with
@@ -60,7 +60,7 @@ class Member:
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
         """Those whose home this node is, also those that have no process of their own."""
-        positions = () if self.position is None else (self.position, *self.carries)
+        positions = () if self.position is None else (self.position, *self.further_positions)
         return tuple(rank for position in positions for rank in layout.ranks_at(position))
 
     def has_missed_one_before(self, plan: Plan) -> bool:

@@ -130,7 +130,7 @@ class Protection:
             least_every=self._monitor.interval_chooser.user_every,
             stall_s=stall_s,
             step_s=step_s,
-            is_shrunk=bool(job.carried),
+            is_full=job.is_full,
             is_settled=self._drains.current is None and job.commits.protected,
         )
 
@@ -215,7 +215,7 @@ class Protection:
             return
         if self._drains.current is not None or not job.commits.protected:
             return
-        if job.carried:  # who was guarded before the job shrank keeps its further holder only where there is room
+        if not job.is_full:  # who was guarded before the job shrank keeps its further holder only where there is room
             return
         if adaptation.pacing.stayed_s(PLACEMENT, now) < adaptation.bounds.dwell_s:
             return

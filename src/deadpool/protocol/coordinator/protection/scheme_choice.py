@@ -86,7 +86,7 @@ class SchemeChoice:
         if (lacking := _without_room(outlook.memory, share)) is not None:
             self.reason = f"{why}, but {lacking.node} has no room for parity beside its copies"
             return []
-        if outlook.is_shrunk or not self._pacing.allows(SCHEME, now, raises=True):
+        if not outlook.is_full or not self._pacing.allows(SCHEME, now, raises=True):
             return []
         self._wait = min(2 * self._wait, LONGEST_WAIT) if self._has_returned else 1
         self.reason = f"the job has chosen it: {why}"

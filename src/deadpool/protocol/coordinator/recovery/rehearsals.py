@@ -57,8 +57,8 @@ class Rehearsals:
     # --- recordings ---------------------------------------------------------------------------------------------------
 
     def on_recording(self, member: Member, recording: Recording) -> None:
-        """A node that neither seats the rank nor carries it has nothing to say of it."""
-        if self._job.layout.position_of(recording.rank) in (member.position, *member.carries):
+        """A node that is not the rank's home has nothing to say of it."""
+        if self._job.layout.position_of(recording.rank) in (member.position, *member.further_positions):
             self._job.out.send_each(self._recordings.renew(member.node, recording), recording)
 
     def send_recordings(self, node: str, ranks: Sequence[int]) -> None:
