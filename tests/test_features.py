@@ -46,7 +46,7 @@ FEATURES = {
     ),
     "adaptation": Feature(
         words="adaptation adaptive evict evicted eviction guarded hazard health ill outlook sign signs",
-        files=22,
+        files=8,
         before=22,
         other_words="last_sign",
         other_files={
@@ -71,7 +71,7 @@ FEATURES = {
     ),
     "coding": Feature(
         words="coded coding erasure parities parity",
-        files=46,
+        files=44,
         before=46,
         folders=("snapshot/erasure",),
     ),

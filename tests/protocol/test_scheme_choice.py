@@ -6,8 +6,8 @@ import pytest
 
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.protection.adaptation import Change, Memory, Outlook, Pacing
-from deadpool.protocol.coordinator.protection.scheme_choice import LONGEST_WAIT, SCHEME, SchemeChoice
+from deadpool.protocol.features.adaptation.coordinator.adaptation import Change, Memory, Outlook, Pacing
+from deadpool.protocol.features.adaptation.coordinator.scheme_choice import LONGEST_WAIT, SCHEME, SchemeChoice
 
 DWELL_S = 600.0
 GIB = 1 << 30

@@ -146,7 +146,13 @@ class TrainerActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthSampled:
+class FeatureInput:
+    """What only an optional feature has a use for. The agent hands it to the features, and nothing follows where that
+    feature is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSampled(FeatureInput):
     """The shell has looked at the sources of the node's health."""
 
     sample: HealthSample
@@ -322,6 +328,6 @@ DataInput = (
 
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
-    | Stalled | StopAsked | PeersProbed | LeaveAsked | HealthSampled | LeaseTaken | LeasedElsewhere | ParkedWorkEnded
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | FeatureInput | LeaseTaken | LeasedElsewhere | ParkedWorkEnded
     | DataInput
 )  # fmt: skip

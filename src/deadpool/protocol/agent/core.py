@@ -19,7 +19,6 @@ from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
 from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.copies.copies import Copies
 from deadpool.protocol.agent.copies.data_news import DataNews
-from deadpool.protocol.agent.health import HealthMonitor
 from deadpool.protocol.agent.idle_time import IdleTime
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
@@ -46,9 +45,9 @@ from deadpool.protocol.inputs import (
     AgentInput,
     CoordinatorFound,
     CoordinatorLost,
+    FeatureInput,
     FromCoordinator,
     FromTrainer,
-    HealthSampled,
     LeasedElsewhere,
     LeaseTaken,
     LeaveAsked,
@@ -81,7 +80,7 @@ class Agent:
         self._state = state = AgentState(node)
         self._guard = guard = TermGuard()
         self._heartbeats = heartbeats = Heartbeats(state)
-        self._health = HealthMonitor(state)
+        self._features = features = registry.agent_parts(AgentCore(state=state))
         recordings = NodeRecordings(state.trainers)
         self._seating = seating = Seating(state, recordings)
         self._unwinding = unwinding = Unwinding(state, seating)
@@ -89,7 +88,7 @@ class Agent:
             state,
             guard,
             heartbeats=heartbeats,
-            health=self._health,
+            features=features,
             recordings=recordings,
             rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
@@ -113,7 +112,6 @@ class Agent:
             standby=standby,
             spare=spare,
         )
-        self._features = registry.agent_parts(AgentCore(state=state))
         self._end_watch = EndWatch(state)
         self._trainer_news = TrainerNews(
             state,
@@ -122,7 +120,7 @@ class Agent:
             heartbeats=heartbeats,
             recordings=recordings,
             end_watch=self._end_watch,
-            features=self._features,
+            features=features,
         )
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)
@@ -219,8 +217,9 @@ class Agent:
                 self._trainer_news.on_exit(name, code, reason)
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
-            case HealthSampled(sample=sample):
-                self._health.on_sample(sample, now)
+            case FeatureInput():
+                for part in self._features:
+                    part.on_input(input, now)
             case LeaseTaken():
                 if (plan := self._lease.on_taken()) is not None:
                     self._orders.on_message(plan, now)
@@ -250,7 +249,8 @@ class Agent:
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
             self._seating.readiness.tell_so_far()
-            self._health.tell_if_changed(now)
+            for part in self._features:
+                part.on_heartbeat(now)
             self.copies.retry()
             self._protection.check(now)
         self._session.check_timeouts(now)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.trainers import Trainer
+from deadpool.protocol.inputs import FeatureInput
 from deadpool.protocol.structs import FeatureMessage
 
 
@@ -20,5 +21,14 @@ class AgentCore:
 
 
 class AgentPart:
+    def on_input(self, input: FeatureInput, now: float) -> None:
+        """It may be another feature's."""
+
     def on_trainer_message(self, trainer: Trainer, message: FeatureMessage) -> None:
         """It may be another feature's."""
+
+    def on_welcome(self) -> None:
+        """A coordinator has welcomed this node: what was told to another one, this one has not heard."""
+
+    def on_heartbeat(self, now: float) -> None:
+        """One was sent. What is told beside it costs no wake-up of its own."""

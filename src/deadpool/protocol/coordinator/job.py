@@ -61,8 +61,8 @@ class JobState:
         self._closed: list[Inventory | None] = []  # what members froze at the fence before this one
         self.silent = SilentNodes()
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
-        self.guarded: list[str] = []  # nodes that look likely to fail: spares rehearse their ranks first
-        self.held_once_more: set[str] = set()  # of these: nodes whose ranks get a further holder from the next plan on
+        self.rehearsed_first: list[str] = []  # nodes whose ranks spares rehearse before those of others
+        self.held_once_more: set[str] = set()  # nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
         self.asked_scheme = config.scheme or Scheme(copies=self.layout.holders)  # when the job was started
@@ -106,8 +106,8 @@ class JobState:
     def take_up_protection(self, scheme: Scheme | None, placement: Placement) -> None:
         """As the coordinator before has placed copies, so that nothing moves because of the takeover."""
         self.scheme = scheme or self.scheme
-        self.guarded = [each.node for each in self.members.values() if each.position in placement.extra]
-        self.held_once_more = set(self.guarded)
+        self.rehearsed_first = [each.node for each in self.members.values() if each.position in placement.extra]
+        self.held_once_more = set(self.rehearsed_first)
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.entered_at, self.phase_deadline = phase, now, now + patience_s
@@ -247,13 +247,13 @@ class JobState:
 
     @property
     def extra_holders(self) -> frozenset[int]:
-        """Positions whose ranks are to have one more holder. A node that leaves takes no guard with it."""
+        """Positions whose ranks are to have one more holder. A node that leaves does not take that with it."""
         nodes = [self.members[node] for node in self.held_once_more if node in self.members]
         return frozenset(each.position for each in nodes if each.position is not None and not each.leaving)
 
     @property
-    def guarded_positions(self) -> list[int]:
-        nodes = [self.members[node] for node in self.guarded if node in self.members]
+    def positions_rehearsed_first(self) -> list[int]:
+        nodes = [self.members[node] for node in self.rehearsed_first if node in self.members]
         return [each.position for each in nodes if each.position is not None and not each.leaving]
 
     def newcomers(self) -> list[tuple[Member, int]]:

@@ -6,10 +6,12 @@ from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.recovery.global_plan import SPARES_AWAITED, Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
+from deadpool.protocol.features.adaptation.feature import FEATURE as ADAPTATION
 from deadpool.protocol.features.feature import Feature
 from deadpool.protocol.features.shrink.feature import FEATURE as SHRINK
 
 FEATURES: tuple[Feature, ...] = (
+    ADAPTATION,
     SHRINK,
 )  # fmt: skip
 

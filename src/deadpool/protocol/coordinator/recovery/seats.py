@@ -38,7 +38,7 @@ def choose_seats(view: ClusterView, sitting: Mapping[int, str] | None = None) ->
     parting = [node for node in others if node.leaving]
     for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
         seats[position] = _take(recalled or spares or parting, view, position)
-    healthy = [node for node in spares if not (node.quarantined or node.looks_ill)]
+    healthy = [node for node in spares if not (node.quarantined or node.doubted)]
     for position, stays in sorted(given_up.items()):
         seats[position] = _take(healthy, view, position) or stays
     if None in seats:
@@ -65,7 +65,7 @@ def _preference(
     """A node that has come back sits where it sat, if nothing else makes a difference: its copies are there."""
     was_elsewhere = not any(view.layout.position_of(copy.seal.rank) == position for copy in spare.inventory.own)
     readiness, moves = _readiness(spare, view.layout, position), _moves(spare, view, position)
-    return (spare.quarantined, spare.cut_off, spare.looks_ill, readiness, was_elsewhere, moves)
+    return (spare.quarantined, spare.cut_off, spare.doubted, readiness, was_elsewhere, moves)
 
 
 def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.protection.adaptation import Change, Memory, Outlook, Pacing
+from deadpool.protocol.features.adaptation.coordinator.adaptation import Change, Memory, Outlook, Pacing
 
 SCHEME = "the scheme"
 RUNS_OUT = 0.1
