@@ -50,7 +50,6 @@ FEATURES = {
         before=22,
         other_words="last_sign",
         other_files={
-            "control/agent/machine_lease.py": "a sign of life in a file",
             "control/launch/folder_lock.py": "a sign of life in a file",
             "protocol/coordinator/membership/reachability.py": "a sign that nodes do not reach each other",
             "snapshot/transfer/channel.py": "a block under a lock",
@@ -59,7 +58,7 @@ FEATURES = {
     ),
     "leases": Feature(
         words="lease leases leased pool pools parked_work parked_command parked_keeper idle_time",
-        files=21,
+        files=9,
         before=21,
         other_words="thread_pool dead_pool",
         other_files={

@@ -19,12 +19,10 @@ from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
 from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.copies.copies import Copies
 from deadpool.protocol.agent.copies.data_news import DataNews
-from deadpool.protocol.agent.idle_time import IdleTime
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.leadership.reachability import Reachability
 from deadpool.protocol.agent.leadership.term_guard import TermGuard
-from deadpool.protocol.agent.lease import LeaseState, MachineLease
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.seams import AgentCore
@@ -48,10 +46,7 @@ from deadpool.protocol.inputs import (
     FeatureInput,
     FromCoordinator,
     FromTrainer,
-    LeasedElsewhere,
-    LeaseTaken,
     LeaveAsked,
-    ParkedWorkEnded,
     PeersProbed,
     Stalled,
     StopAsked,
@@ -60,7 +55,6 @@ from deadpool.protocol.inputs import (
     TrainerExited,
 )
 from deadpool.protocol.messages import Plan
-from deadpool.protocol.parked_work import ParkedWork
 from deadpool.protocol.quorum import Footing
 
 
@@ -80,7 +74,7 @@ class Agent:
         self._state = state = AgentState(node)
         self._guard = guard = TermGuard()
         self._heartbeats = heartbeats = Heartbeats(state)
-        self._features = features = registry.agent_parts(AgentCore(state=state))
+        self.features = features = registry.agent_parts(AgentCore(state=state, shared=shared, works=works))
         recordings = NodeRecordings(state.trainers)
         self._seating = seating = Seating(state, recordings)
         self._unwinding = unwinding = Unwinding(state, seating)
@@ -94,8 +88,6 @@ class Agent:
             standby=0 if spare else standby,
         )
         self._reachability = Reachability(state)
-        self._lease = MachineLease(state, shared=shared)
-        self._idle_time = IdleTime(state, works=works)
         checkpoints = CheckpointWrites(state, recordings)
         self._orders = Orders(
             state,
@@ -106,8 +98,7 @@ class Agent:
             recordings=recordings,
             reachability=self._reachability,
             checkpoints=checkpoints,
-            lease=self._lease,
-            idle_time=self._idle_time,
+            features=features,
             record=guard.record,
             standby=standby,
             spare=spare,
@@ -131,7 +122,8 @@ class Agent:
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
         if self.phase is not Phase.ENDING:
             self._dispatch(input, now)
-            self._idle_time.check(now)
+            for part in self.features:
+                part.check(now)
         for effect in tuple(self._state.effects):
             if isinstance(effect, ToCoordinator):
                 self._guard.record.on_sent(effect.message)
@@ -144,7 +136,8 @@ class Agent:
             return None
         trainers = earliest(self._unwinding.next_check(), self._activity.deadline())
         trainers = earliest(trainers, self._end_watch.deadline())
-        trainers = earliest(trainers, self._idle_time.work.deadline())
+        for part in self.features:
+            trainers = earliest(trainers, part.deadline())
         return earliest(trainers, earliest(self._heartbeats.due, self._guard.liveness.deadline()))
 
     def check(self) -> None:
@@ -186,15 +179,6 @@ class Agent:
         return self._state.copies
 
     @property
-    def holds_machine(self) -> bool:
-        """No other job can take this node's machine."""
-        return self._lease.state is LeaseState.HELD
-
-    @property
-    def parked_work(self) -> ParkedWork:
-        return self._idle_time.work
-
-    @property
     def capture_costs(self) -> CaptureCosts:
         return self._heartbeats.capture_costs
 
@@ -218,15 +202,9 @@ class Agent:
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
             case FeatureInput():
-                for part in self._features:
-                    part.on_input(input, now)
-            case LeaseTaken():
-                if (plan := self._lease.on_taken()) is not None:
-                    self._orders.on_message(plan, now)
-            case LeasedElsewhere(holder=holder):
-                self._lease.on_held_elsewhere(holder)
-            case ParkedWorkEnded():
-                self._idle_time.on_ended(input, now)
+                for part in self.features:
+                    if (plan := part.on_input(input, now)) is not None:
+                        self._orders.on_message(plan, now)
             case PeersProbed():
                 self._reachability.on_probed(input)
             case Tick():
@@ -249,7 +227,7 @@ class Agent:
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
             self._seating.readiness.tell_so_far()
-            for part in self._features:
+            for part in self.features:
                 part.on_heartbeat(now)
             self.copies.retry()
             self._protection.check(now)

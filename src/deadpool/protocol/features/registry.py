@@ -8,10 +8,12 @@ from deadpool.protocol.coordinator.recovery.global_plan import SPARES_AWAITED, V
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 from deadpool.protocol.features.adaptation.feature import FEATURE as ADAPTATION
 from deadpool.protocol.features.feature import Feature
+from deadpool.protocol.features.leases.feature import FEATURE as LEASES
 from deadpool.protocol.features.shrink.feature import FEATURE as SHRINK
 
 FEATURES: tuple[Feature, ...] = (
     ADAPTATION,
+    LEASES,
     SHRINK,
 )  # fmt: skip
 
