@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from test_layers import ROOT, RUNNING
+from test_layers import DOCS, ROOT, RUNNING
+
+from deadpool.protocol.agent.seams import AgentPart
+from deadpool.protocol.coordinator.recovery.global_plan import Seats, Vacancies
+from deadpool.protocol.coordinator.seams import CoordinatorPart
 
 FEATURES_FOLDER = "protocol/features"
 """What stands here is no part of the core."""
@@ -147,6 +151,20 @@ def test_the_core_names_a_feature_in_no_more_files_than_before(name):
 def test_every_exception_is_needed(name):
     found = files_naming(FEATURES[name])
     assert [place for place in FEATURES[name].other_files if not any(is_within(file, [place]) for file in found)] == []
+
+
+def test_the_page_has_the_numbers():
+    """docs/architecture.md, in the section about optional features."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    rows = [f"| {name} | {feature.before} | {feature.files} |" for name, feature in FEATURES.items()]
+    assert [row for row in rows if row not in page] == []
+
+
+@pytest.mark.parametrize("seam", [AgentPart, CoordinatorPart, Seats, Vacancies])
+def test_the_page_names_what_a_seam_asks(seam):
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    asked = {name for name in vars(seam) if not name.startswith("_")} - {"nodes", "is_full"}
+    assert [name for name in sorted(asked) if f"`{name}`" not in page] == []
 
 
 def test_an_identifier_is_read_by_its_words():
