@@ -42,15 +42,15 @@ WRONG: list[tuple[str, str]] = [
     ("run --fault at=backward@step=0@rank=9 {script}", "rank=9 cannot be used"),
     ("run --on-event nonsense {script}", "--on-event='nonsense' cannot be used: give EVENT=COMMAND"),
     ("nosuchcommand", "No such command"),
-    ("kill {known}", "a fault needs one target: give either a node or a rank, as in --rank 0"),
-    ("logs {known}", "give either --rank or --trainer"),
-    ("replace {known}", "no node was chosen"),
+    ("node kill {known}", "a fault needs one target: give either a node or a rank, as in --rank 0"),
+    ("show logs {known}", "give either --rank or --trainer"),
+    ("node replace {known}", "no node was chosen"),
     ("plan --nodes 0", "nodes=0 cannot be used"),
     ("demo --layout nosuch", "layout='nosuch' cannot be used: give one of fsdp2, ddp, plain"),
     ("demo --steps 0", "steps=0 cannot be used"),
     ("demo --victim n9", "victim='n9' cannot be used"),
-    ("chaos --faults 0", "faults=0 cannot be used"),
-    ("chaos --kinds nonsense", "nonsense"),
+    ("lab chaos --faults 0", "faults=0 cannot be used"),
+    ("lab chaos --kinds nonsense", "nonsense"),
     ("agent --join nonsense {script}", "join='nonsense' cannot be used: give HOST:PORT"),
     ("agent --name n1 {script}", "need --join HOST:PORT as well"),
     ("coordinator --run-dir {known}", "Missing option '--nodes'"),
@@ -88,42 +88,42 @@ WRONG: list[tuple[str, str]] = [
     ("status {odd}", "though the job itself may run"),
     ("status {far}", "job.json, which says where the coordinator is, is damaged"),
     ("run --config {binary} {script}", "cannot be read"),
-    ("story {told} --cause fault-9", "cause='fault-9' is none of"),
-    ("story run-2", "run folder run-2 is not there"),
-    ("status {known}", "has ended, or its machine cannot be reached. `deadpool story"),
+    ("show story {told} --cause fault-9", "cause='fault-9' is none of"),
+    ("show story run-2", "run folder run-2 is not there"),
+    ("status {known}", "has ended, or its machine cannot be reached. `deadpool show story"),
     ("status {open}", "is open to every user: chmod 600 it"),
     ("status", "no job was found in ./deadpool-runs"),
-    ("story {absent}", "is not there"),
-    ("story {folder}", "has no events.jsonl"),
-    ("story fault-x", "run folder fault-x is not there"),
-    ("kill {known} --rank 0", "has ended, or its machine cannot be reached"),
-    ("drain {known}", "no node was chosen: name the one that is to leave, as in --node n3"),
-    ("drain {absent} --node n1", "is not there"),
-    ("drain n1 --node n2", "run folder n1 is not there"),
-    ("drain {file} --node n1", "is a file: give the run folder of a job"),
-    ("drain n1", "no job was found in ./deadpool-runs"),
-    ("drain n1 --run-dir {absent}", "is not there"),
-    ("drain {known} --run-dir {known} --node n1", "leave out --run-dir"),
-    ("drain {known} n1", "Got unexpected extra argument"),
-    ("drain {known} --node n1", "has ended, or its machine cannot be reached"),
-    ("audit {known}", "has ended, or its machine cannot be reached"),
-    ("protect {known}", "no scheme was chosen"),
-    ("protect copies=2", "no job was found in ./deadpool-runs"),
-    ("protect nonsense", "no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto"),
+    ("show story {absent}", "is not there"),
+    ("show story {folder}", "has no events.jsonl"),
+    ("show story fault-x", "run folder fault-x is not there"),
+    ("node kill {known} --rank 0", "has ended, or its machine cannot be reached"),
+    ("node drain {known}", "no node was chosen: name the one that is to leave, as in --node n3"),
+    ("node drain {absent} --node n1", "is not there"),
+    ("node drain n1 --node n2", "run folder n1 is not there"),
+    ("node drain {file} --node n1", "is a file: give the run folder of a job"),
+    ("node drain n1", "no job was found in ./deadpool-runs"),
+    ("node drain n1 --run-dir {absent}", "is not there"),
+    ("node drain {known} --run-dir {known} --node n1", "leave out --run-dir"),
+    ("node drain {known} n1", "Got unexpected extra argument"),
+    ("node drain {known} --node n1", "has ended, or its machine cannot be reached"),
+    ("job audit {known}", "has ended, or its machine cannot be reached"),
+    ("job protect {known}", "no scheme was chosen"),
+    ("job protect copies=2", "no job was found in ./deadpool-runs"),
+    ("job protect nonsense", "no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto"),
     (
-        "protect {known} --scheme nonsense",
+        "job protect {known} --scheme nonsense",
         "--scheme='nonsense' cannot be used, 'nonsense' is neither copies=N nor rs(K,M)",
     ),
-    ("protect {known} --scheme rs(1,2)", "give copies=N, rs(K,M) or auto, as in --scheme copies=2"),
-    ("protect {known} --scheme copies=2", "has ended, or its machine cannot be reached"),
-    ("dashboard {absent}", "is not there"),
-    ("report {absent}", "is not there"),
-    ("report {file}", "is a file"),
-    ("trace {folder}", "has no events"),
-    ("journal {absent}", "is not there"),
-    ("journal {file}", "is a file"),
-    ("journal --folder {absent}", "does not exist: give folders of journals"),
-    ("journal {known} --folder {folder}", "both RUN"),
+    ("job protect {known} --scheme rs(1,2)", "give copies=N, rs(K,M) or auto, as in --scheme copies=2"),
+    ("job protect {known} --scheme copies=2", "has ended, or its machine cannot be reached"),
+    ("show dashboard {absent}", "is not there"),
+    ("show report {absent}", "is not there"),
+    ("show report {file}", "is a file"),
+    ("show trace {folder}", "has no events"),
+    ("show journal {absent}", "is not there"),
+    ("show journal {file}", "is a file"),
+    ("show journal --folder {absent}", "does not exist: give folders of journals"),
+    ("show journal {known} --folder {folder}", "both RUN"),
     ("durable now {absent}", "is not there"),
     ("pool serve --pool {file}", "--pool='{file}' cannot be used: it is a file. Give a folder"),
     (
@@ -140,8 +140,8 @@ WRONG: list[tuple[str, str]] = [
         "--interface='nosuch0' is not one with an IPv4 address on this machine: give one of",
     ),
     # --- ports that there cannot be
-    ("dashboard {known} --port 99999", "port=99999 at 127.0.0.1 cannot be used"),
-    ("dashboard {known} --port -1", "give another one of at most 65535"),
+    ("show dashboard {known} --port 99999", "port=99999 at 127.0.0.1 cannot be used"),
+    ("show dashboard {known} --port -1", "give another one of at most 65535"),
     ("agent --join 127.0.0.1:99999 {script}", "give HOST:PORT of the coordinator, with a port from 1 to 65535"),
     ("agent --join 127.0.0.1:-1 {script}", "give HOST:PORT of the coordinator"),
     ("agent --join 127.0.0.1:１２ {script}", "give HOST:PORT of the coordinator"),
@@ -150,7 +150,7 @@ WRONG: list[tuple[str, str]] = [
     ("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999 cannot be used"),
     ("coordinator --nodes 3 --run-dir {new} --coordinators a:1,b:99999", "'b:99999' cannot be used"),
     ("doctor --meet 127.0.0.1:99999 --nodes 2", "give HOST:PORT of one of the nodes"),
-    ("dashboard {known} --host nosuch.invalid", "): give an address of this machine as --host"),
+    ("show dashboard {known} --host nosuch.invalid", "): give an address of this machine as --host"),
     (
         "pool serve --pool {new} --port -1",
         "--port=-1 cannot be used: give another one of at most 65535, or 0 for any free one",
@@ -164,16 +164,16 @@ WRONG: list[tuple[str, str]] = [
     ("slurm submit --run-dir {nothing} {script}", "--run-dir is empty"),
     ("pool serve --pool {nothing}", "--pool is empty"),
     ("status {nothing}", "RUN is empty, perhaps from a variable of the shell that is not set: give a folder"),
-    ("drain {nothing} --node n1", "RUN is empty"),
-    ("journal {nothing}", "RUN is empty"),
+    ("node drain {nothing} --node n1", "RUN is empty"),
+    ("show journal {nothing}", "RUN is empty"),
     ("status --run-dir {nothing}", "--run-dir is empty"),
     ("run {nothing}", "the script is empty, perhaps from a variable of the shell that is not set: give its path"),
     ("ssh --hosts {file} {nothing}", "the script is empty"),
     ("run -m {nothing}", "-m names no module"),
     ("run --tls {nothing} {script}", "--tls='' cannot be used: give off, ephemeral, or a folder"),
     ("run --preload {nothing} {script}", "--preload='' cannot be used: give the name of a package"),
-    ("drain {known} --node {nothing}", "--node='' cannot be used: give the name of a node"),
-    ("kill {known} --node {nothing}", "--node='' cannot be used: give the name of a node"),
+    ("node drain {known} --node {nothing}", "--node='' cannot be used: give the name of a node"),
+    ("node kill {known} --node {nothing}", "--node='' cannot be used: give the name of a node"),
     ("durable list {nothing}", "PATH is empty: give what the job has as --durable"),
     ("pool add-job {nothing} {script}", "name='' cannot be used: give a name that can be that of a folder"),
     # --- numbers that there cannot be
@@ -183,15 +183,15 @@ WRONG: list[tuple[str, str]] = [
     ("run --bulk-cpus 3-1 {script}", "--bulk-cpus='3-1' cannot be used: give numbers and ranges, as in 0-3,8"),
     ("run --bulk-cpus 0-1-2 {script}", "--bulk-cpus='0-1-2' cannot be used"),
     ("run --bulk-cpus 99999 {script}", "--bulk-cpus='99999' cannot be used: give some of this node's CPUs, 0"),
-    ("kill {known} --rank -1", "--rank=-1 cannot be used: give 0 or more"),
-    ("logs {told} --rank 0 --lines 0", "--lines=0 cannot be used: give at least 1"),
+    ("node kill {known} --rank -1", "--rank=-1 cannot be used: give 0 or more"),
+    ("show logs {told} --rank 0 --lines 0", "--lines=0 cannot be used: give at least 1"),
     ("durable now {known} --timeout-s -1", "--timeout-s=-1 cannot be used: give seconds, at least 0"),
-    ("audit {known} --wait-s nan", "--wait-s=nan cannot be used: give seconds, at least 0"),
-    ("sim --seeds 0", "--seeds=0 cannot be used: give at least 1"),
-    ("sim --jobs -1", "--jobs=-1 cannot be used: give at least 0"),
-    ("sim --nodes 1", "--nodes=1 cannot be used: give at least 4"),
-    ("chaos --minutes -1", "--minutes=-1 cannot be used: give a number above 0"),
-    ("chaos --strangers -1", "--strangers=-1 cannot be used: give a number of scripts"),
+    ("job audit {known} --wait-s nan", "--wait-s=nan cannot be used: give seconds, at least 0"),
+    ("lab sim --seeds 0", "--seeds=0 cannot be used: give at least 1"),
+    ("lab sim --jobs -1", "--jobs=-1 cannot be used: give at least 0"),
+    ("lab sim --nodes 1", "--nodes=1 cannot be used: give at least 4"),
+    ("lab chaos --minutes -1", "--minutes=-1 cannot be used: give a number above 0"),
+    ("lab chaos --strangers -1", "--strangers=-1 cannot be used: give a number of scripts"),
     ("plan --durable-every-min nan", "--durable-every-min=nan cannot be used: give"),
     ("doctor --timeout-s 0", "--timeout-s=0 cannot be used: give more than 0"),
     ("doctor --gpus -1", "--gpus=-1 cannot be used: give at least 0"),
@@ -201,24 +201,24 @@ WRONG: list[tuple[str, str]] = [
     ("pool join --at 127.0.0.1:1 --memory-gb -1", "--memory-gb=-1 cannot be used: give a number of at least 0"),
     ("slurm submit --warn-s -1 {script}", "--warn-s=-1 cannot be used: give at least 0"),
     # --- what contradicts or goes with something else
-    ("kill {known} --rank 0 --node n1", "a fault needs one target: give either a node or a rank"),
-    ("kill {known} --rank 0 --step 3", "--step=3 goes with a moment: give --at, or at= in --fault, one of forward"),
-    ("kill {known} --rank 0 --at backward", "--at=backward needs a step: give --step N"),
+    ("node kill {known} --rank 0 --node n1", "a fault needs one target: give either a node or a rank"),
+    ("node kill {known} --rank 0 --step 3", "--step=3 goes with a moment: give --at, or at= in --fault, one of"),
+    ("node kill {known} --rank 0 --at backward", "--at=backward needs a step: give --step N"),
     ("plan --goodput-at-least 99 --spares 1", "--goodput-at-least and --spares cannot be used together"),
     ("plan --log-days 3", "--log-days=3 cannot be used without a log: give --failure-log as well"),
     ("doctor --meet 127.0.0.1:1 --agents", "--join, --meet and --agents exclude each other: give one of them"),
     ("agent --join 127.0.0.1:1 --host 127.0.0.1 --interface lo {script}", "cannot be used together: give one of them"),
     ("pool add-job train {script} --run-dir {known}", "before its name (what follows is the script's)"),
-    ("trace {told} --cause fault-9", "--cause='fault-9' is none of {told}: give one of fault-1"),
+    ("show trace {told} --cause fault-9", "--cause='fault-9' is none of {told}: give one of fault-1"),
     ("kubernetes manifest --image i --nproc-per-node 0 {script}", "--nproc-per-node=0 cannot be used"),
     # --- files that come out of a command or go into it
     ("demo --json {folder}", "--json='{folder}' cannot be used: it is a folder. Give the path of a file"),
-    ("chaos --json {file}/below", "cannot be used: {file} is a file. Give the path of a file that can be written"),
-    ("sim --seeds 1 --json {folder}", "--json='{folder}' cannot be used: it is a folder"),
+    ("lab chaos --json {file}/below", "cannot be used: {file} is a file. Give the path of a file that can be written"),
+    ("lab sim --seeds 1 --json {folder}", "--json='{folder}' cannot be used: it is a folder"),
     ("plan --svg {folder}", "--svg='{folder}' cannot be used: it is a folder"),
-    ("picture {told} --out {folder}", "--out='{folder}' cannot be used: it is a folder"),
-    ("report {told} --out {file}/below", "cannot be used: {file} is a file"),
-    ("logs {told} --trainer n1.0 --logs {absent}", "--logs='{absent}' is not a folder: give that of an agent's logs"),
+    ("show picture {told} --out {folder}", "--out='{folder}' cannot be used: it is a folder"),
+    ("show report {told} --out {file}/below", "cannot be used: {file} is a file"),
+    ("show logs {told} --trainer n1.0 --logs {absent}", "--logs='{absent}' is not a folder: give that of an agent"),
     ("run --webhook failed=nonsense {script}", "the target of a --webhook is no URL that can be posted to"),
     ("pool join --at 127.0.0.1:1 --folder {file}", "--folder='{file}' cannot be used: it is a file"),
     ("kubernetes manifest --image i --values {binary} {script}", "--values='{binary}' cannot be read"),
@@ -255,7 +255,7 @@ def test_port_that_is_taken(refused):
             "127.0.0.1:0 is not among them. Give this",
         ),
         ("coordinator --nodes 1 --run-dir {new} --host 192.0.2.77", "host='192.0.2.77', port=0 cannot be used"),
-        pytest.param("salvage {absent}", "there are no salvaged copies", marks=pytest.mark.thorough),
+        pytest.param("durable salvage {absent}", "there are no salvaged copies", marks=pytest.mark.thorough),
     ],
 )
 def test_process_of_its_own_is_refused_in_words(names, line, message):
@@ -277,31 +277,31 @@ NO_EVENTS = [
 @pytest.mark.parametrize("log", [b"\n".join(NO_EVENTS), b""], ids=["damaged", "empty"])
 def test_log_that_is_no_log_is_refused(refused, names, command, log):
     (names["folder"] / "events.jsonl").write_bytes(log)
-    assert "events.jsonl holds no event: it is empty or damaged" in refused(f"{command} {{folder}}")
+    assert "events.jsonl holds no event: it is empty or damaged" in refused(f"show {command} {{folder}}")
 
 
 @pytest.mark.parametrize("command", ["story", "report", "picture"])
 def test_log_that_is_a_folder_is_refused(refused, names, command):
     (names["folder"] / "events.jsonl").mkdir()
-    assert "cannot be read: Is a directory. Give the run folder of a job" in refused(f"{command} {{folder}}")
+    assert "cannot be read: Is a directory. Give the run folder of a job" in refused(f"show {command} {{folder}}")
 
 
 def test_lines_that_are_no_events_are_passed_over(names, ended, capfd):
     whole = b'{"what": "began", "t": 1.0}'
     (names["folder"] / "events.jsonl").write_bytes(b"\n".join([*NO_EVENTS, whole]))
-    assert ended(f"story {names['folder']}") == 0
+    assert ended(f"show story {names['folder']}") == 0
     assert "no completed recovery" in capfd.readouterr().out
 
 
 NOTHING_FOUND = [
-    ("journal {told}", "there are no values in"),
-    ("journal {told} --rank 7", "there are no values of rank 7 in"),
-    ("journal --folder {folder}", "there are no values in"),
+    ("show journal {told}", "there are no values in"),
+    ("show journal {told} --rank 7", "there are no values of rank 7 in"),
+    ("show journal --folder {folder}", "there are no values in"),
     ("durable list {absent}", "there is no complete checkpoint in"),
     ("durable list {absent} --json", "there is no complete checkpoint in"),
     ("durable verify {folder}", "there is no complete checkpoint in"),
-    ("logs {told} --trainer x", "no log in {told}/logs is of a trainer with this name"),
-    ("logs {told} --trainer n1.0", "It ran on node n1: look there"),
+    ("show logs {told} --trainer x", "no log in {told}/logs is of a trainer with this name"),
+    ("show logs {told} --trainer n1.0", "It ran on node n1: look there"),
 ]
 
 
@@ -329,7 +329,7 @@ def test_story_counts_what_comes_again_and_again(names, monkeypatch, capfd):
     missed = [{"what": "capture_missed", "rank": 0, "step": step} for step in range(1000)]
     records = [{"t": 1.0 + t, "cause": "fault-1", **each} for t, each in enumerate([*milestones, *missed])]
     (names["folder"] / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    monkeypatch.setattr(sys, "argv", ["deadpool", "story", str(names["folder"])])
+    monkeypatch.setattr(sys, "argv", ["deadpool", "show", "story", str(names["folder"])])
     with pytest.raises(SystemExit):
         main()
     said = capfd.readouterr().out

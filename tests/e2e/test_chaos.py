@@ -1,4 +1,4 @@
-"""A bounded part of `deadpool chaos`: real faults, drawn from a seed, and nothing lost and nothing left behind."""
+"""A bounded part of `deadpool lab chaos`: real faults, drawn from a seed, and nothing lost and nothing left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until
 
-COMMAND = [sys.executable, "-m", "deadpool.cli.main", "chaos"]
+COMMAND = [sys.executable, "-m", "deadpool.cli.main", "lab", "chaos"]
 FEW = "kill_node,damage_home"
 MORE = f"{FEW},cut_off,cut_coordinator,kill_coordinator"
 DISKS = "disk_full,disk_read_only,disk_slow,terminal_closed,second_launcher,kill_coordinator,kill_node"

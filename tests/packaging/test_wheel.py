@@ -87,7 +87,7 @@ def test_wheel_has_no_test_rigs_and_says_where_they_are(archives, python, tmp_pa
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"deadpool"}
     for command in ("sim", "chaos"):
-        done = end_of(python.with_name("deadpool"), command, "--help", folder=tmp_path)
+        done = end_of(python.with_name("deadpool"), "lab", command, "--help", folder=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert "torch-deadpool-lab, which is not installed" in done.stderr and "pip install ./lab" in done.stderr
 

@@ -1,4 +1,4 @@
-"""`deadpool chaos`: inject real faults into real jobs, again and again, and compare the results bit for bit."""
+"""`deadpool lab chaos`: inject real faults into real jobs, again and again, and compare the results bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deadpool sim`: run the protocol's cores in a simulated world, seed by seed, under checkers."""
+"""`deadpool lab sim`: run the protocol's cores in a simulated world, seed by seed, under checkers."""
 
 from __future__ import annotations
 

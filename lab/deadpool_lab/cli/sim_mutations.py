@@ -1,4 +1,4 @@
-"""`deadpool sim --mutations`: break the rules of the protocol one by one, and count the seeds until one notices."""
+"""`deadpool lab sim --mutations`: break the rules of the protocol one by one, and count the seeds until one notices."""
 
 from __future__ import annotations
 

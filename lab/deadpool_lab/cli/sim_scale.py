@@ -1,4 +1,4 @@
-"""`deadpool sim --nodes N`: lose one node of a job of that size, and measure what it costs the coordinator's core."""
+"""`deadpool lab sim --nodes N`: lose one node of a job of that size, and measure what it costs the coordinator."""
 
 from __future__ import annotations
 

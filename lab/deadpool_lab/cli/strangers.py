@@ -1,4 +1,4 @@
-"""`deadpool chaos --strangers N`: run generated scripts without DeadPool, with it, and with injected faults."""
+"""`deadpool lab chaos --strangers N`: run generated scripts without DeadPool, with it, and with injected faults."""
 
 from __future__ import annotations
 

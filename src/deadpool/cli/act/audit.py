@@ -1,4 +1,4 @@
-"""`deadpool audit`: play a recovery for each kind of rank of a running job, and say whether its script is exact."""
+"""`deadpool job audit`: play a recovery for each kind of rank of a running job, and say whether its script is exact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deadpool drain`: take a node out of a running job without losing a step."""
+"""`deadpool node drain`: take a node out of a running job without losing a step."""
 
 from __future__ import annotations
 

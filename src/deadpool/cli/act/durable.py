@@ -1,4 +1,5 @@
-"""`deadpool durable`: list, verify and export durable checkpoints, and have a running job write one now."""
+"""`deadpool durable`: list, verify and export durable checkpoints, have a running job write one now, and read the
+copies that a job left on disk when it could not go on."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.act.salvage import salvage
 from deadpool.cli.run_argument import for_a_job
 
 if TYPE_CHECKING:
     from deadpool.durable.manifest import Manifest
 
-app = typer.Typer(help="Durable checkpoints: list, verify, export, write one now.", no_args_is_help=True)
+app = typer.Typer(
+    help="Durable checkpoints: list, verify, export, write one now; salvage copies.", no_args_is_help=True
+)
 _POLL_S = 0.2
 
 Where = Annotated[str, typer.Argument(metavar="PATH", help="what the job was given with --durable")]
@@ -126,6 +130,9 @@ def now(
         print(f"no checkpoint: {answer['reason']}")
         raise typer.Exit(1)
     print(f"checkpoint after {answer['step']} steps: {answer['name']}")
+
+
+app.command()(salvage)
 
 
 def answer_to_request(before: list[dict[str, Any]], events: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""`deadpool kill`: inject a fault into a running job."""
+"""`deadpool node kill`: inject a fault into a running job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deadpool protect`: change how the snapshots of a running job are protected."""
+"""`deadpool job protect`: change how the snapshots of a running job are protected."""
 
 from __future__ import annotations
 

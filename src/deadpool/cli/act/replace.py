@@ -1,4 +1,4 @@
-"""`deadpool replace`: drain the slowest node."""
+"""`deadpool node replace`: drain the slowest node."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def replace(
     wait: Annotated[bool, typer.Option(help="wait until it has left, or until it is clear that it stays")] = True,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Drain the slowest of the nodes that `deadpool status` calls slow. For another use deadpool drain --node."""
+    """Drain the slowest of the nodes that `deadpool status` calls slow. For another use deadpool node drain --node."""
     from deadpool.cli.act.drain_wait import await_departure
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.errors import ConfigError
 
     if not straggler:
         raise ConfigError(
-            "no node was chosen: give --straggler for the slowest one, or name one: deadpool drain --node n3"
+            "no node was chosen: give --straggler for the slowest one, or name one: deadpool node drain --node n3"
         )
     folder = find_run_dir(run)
     body = ask(folder, "replace")

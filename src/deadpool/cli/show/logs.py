@@ -1,4 +1,4 @@
-"""`deadpool logs`: print the log of a rank, also around a fault."""
+"""`deadpool show logs`: print the log of a rank, also around a fault."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
     if (drain := body["drain"]) is not None:
         yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:
-        yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool replace --straggler"
+        yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool node replace --straggler"
     if body["same_rack"]:
         positions = ", ".join(map(str, body["same_rack"]))
         yield (
@@ -114,7 +114,7 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
         )
     for node in body["nodes"]:
         if node["quarantined"]:
-            reason = f"{node['quarantined']}; check the machine, then: deadpool drain --node {node['node']}"
+            reason = f"{node['quarantined']}; check the machine, then: deadpool node drain --node {node['node']}"
             yield f"[bold]node {node['node']} is quarantined[/bold]: {reason}"
 
 

@@ -1,4 +1,4 @@
-"""`deadpool story`: print each recovery as a timeline."""
+"""`deadpool show story`: print each recovery as a timeline."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def _start_dashboard(config: JobConfig, folder: RunDir) -> subprocess.Popen[byte
     from deadpool.host.child_processes import end_with_parent
 
     host, _, port = config.dashboard_at.rpartition(":")
-    command = [sys.executable, "-m", "deadpool.cli.main", "dashboard", str(folder.path)]
+    command = [sys.executable, "-m", "deadpool.cli.main", "show", "dashboard", str(folder.path)]
     tie_to_parent = end_with_parent(signal.SIGTERM)
 
     def begin() -> None:
