@@ -18,11 +18,17 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 def test_what_is_left_is_found_and_ended():
     with guarded() as mark:
         child = subprocess.Popen(SLEEP)
+        wait_until(lambda: mark in environment_of(child.pid), "the end of exec, after which the mark is seen")
         os.kill(child.pid, signal.SIGSTOP)
         (found,) = left_behind(mark)
         assert "time.sleep(600)" in found
         assert child.wait(LIMIT_S) == -signal.SIGKILL
         assert left_behind(mark) == []
+
+
+def environment_of(pid: int) -> str:
+    with open(f"/proc/{pid}/environ", encoding="utf-8") as file:
+        return file.read()
 
 
 RUNNER = """

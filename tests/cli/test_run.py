@@ -21,7 +21,8 @@ def test_script_that_ends_well(tmp_path):
     done = deadpool("run", "--run-dir", tmp_path / "run", script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[n0 r0] rank 0 of 1" in done.stdout
-    assert done.stdout.count("timeout: node timeout") == 1, "the job is announced once"
+    announced = done.stdout.count("silence after which a node is taken for dead")
+    assert announced == 1, "the job is announced once"
 
 
 def test_script_that_raises(tmp_path):
