@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from deadpool.cli import old_names
+from deadpool.cli import lab, old_names
 from deadpool.cli.main import PANELS, app
 from deadpool.cli.old_names import NEW_NAMES
+from deadpool.cli.shared_options import in_new_form
 
 ROOT = Path(__file__).parents[2]
 MOST_AT_THE_TOP = 16
@@ -58,3 +60,37 @@ def test_nothing_else_speaks_of_old_names():
         if file.suffix in {".md", ".py", ".yml", ".yaml", ".html", ".txt", ".toml", ".sh", ""} and file.is_file():
             found += [f"{name}: {each}" for each in old.findall(file.read_text(errors="ignore"))]
     assert found == []
+
+
+def test_old_name_of_an_option_says_the_new_one(capfd):
+    assert in_new_form(600.0, None, "--timeout-s --wait-s") == 600.0
+    assert capfd.readouterr().err == ""
+    assert in_new_form(600.0, 3.0, "--timeout-s --wait-s") == 3.0
+    assert capfd.readouterr().err == "deadpool: --timeout-s is now: --wait-s. The old name ends with the next release\n"
+
+
+def test_json_prints_and_out_is_a_file_in_every_command():
+    """Of the lab too, whose commands are read from its own files."""
+    for name, each in every_command():
+        forms = {option: one for one in each.params for option in one.opts}
+        assert "--json" not in forms or forms["--json"].hidden or forms["--json"].is_flag, name
+        assert "--out" not in forms or not forms["--out"].is_flag, name
+
+
+def every_command(group: Any = TOP, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, each in group.commands.items():
+        if hasattr(each, "commands"):
+            yield from every_command(each, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", lab.command(name) if before == "lab " else each
+
+
+def test_plan_finds_the_lab_before_it_works(refused, monkeypatch):
+    """`--simulate` works for minutes."""
+
+    def works(*_: object, **__: object) -> None:
+        raise AssertionError("the plan was made first")
+
+    monkeypatch.setattr("deadpool.sizing.advice.advise", works)
+    monkeypatch.setattr("deadpool.cli.lab.entry_points", lambda **_: [])
+    assert "torch-deadpool-lab, which is not installed" in refused("plan --simulate 2")

@@ -98,6 +98,6 @@ def test_lab_is_of_the_same_version():
 
 @pytest.mark.thorough
 def test_demo_from_the_wheel_shows_that_nothing_was_lost(python, tmp_path):
-    said = run(python.with_name("deadpool"), "demo", "--steps", 6, "--json", tmp_path / "figures.json", folder=tmp_path)
+    said = run(python.with_name("deadpool"), "demo", "--steps", 6, "--out", tmp_path / "figures.json", folder=tmp_path)
     assert "BIT-IDENTICAL" in said and "NOT BIT" not in said
     assert json.loads((tmp_path / "figures.json").read_text())["bit_identical"] is True
