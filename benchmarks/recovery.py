@@ -8,8 +8,9 @@ kill. `first_step_s` is the time from a kill until every rank has done a step th
 the same minus one median step of the undisturbed run, which comes last and does as many steps. What is known without
 that run is reported before it: minus one median step of the disturbed run itself, with nothing compared.
 
-With --rehearsals 4 the spare has rehearsed all four ranks, with --rehearsals 1 only one of them: if another rank is
-lost, a fresh process is forked and runs the script.
+The job has default settings, but for what is given. By default the spare has rehearsed one rank: if another one is
+lost, a fresh process is forked and runs the script. With --rehearsals 4 it has rehearsed all four ranks. With
+--budget 0 every step is captured, whatever that costs.
 
 With --device cuda ranks and rehearsals share the GPUs of this machine; if there are fewer GPUs than ranks, NCCL must be
 told that they may be shared. Trainers get the environment of this command. Unknown options go to the workload, for
@@ -96,7 +97,13 @@ def keep(run_dir: RunDir, kills: list[tuple[str, float]], folder: Path) -> None:
 
 def settings(args: argparse.Namespace) -> JobConfig:
     per_node = 2 if args.layout == "3d" else 1
-    return JobConfig(nodes=4, nproc_per_node=per_node, spares=1, rehearsals=args.rehearsals, overhead_budget=0.0)
+    given = {"rehearsals": args.rehearsals, "overhead_budget": args.budget}
+    return JobConfig(
+        nodes=4,
+        nproc_per_node=per_node,
+        spares=1,
+        **{name: value for name, value in given.items() if value is not None},
+    )
 
 
 def main() -> None:
@@ -104,7 +111,8 @@ def main() -> None:
     parser.add_argument("--layout", choices=NAMES, default="fsdp2")
     parser.add_argument("--faults", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rehearsals", type=int, default=4, help="ranks that the spare rehearses")
+    parser.add_argument("--rehearsals", type=int, help="ranks that the spare rehearses")
+    parser.add_argument("--budget", type=float, help="share of the time that captures may cost")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--keep", type=Path, help="copy the run folder of the disturbed run here, for a picture of it")
     parser.add_argument("--json", type=Path)
@@ -122,11 +130,11 @@ def main() -> None:
             NodeKill(victim=victim, killed_at=at, recovery=recovery)
             for (victim, at), recovery in zip(kills, trial.recoveries(), strict=True)
         ]
-        give_out(report(measured, None, disturbed, args.rehearsals), args.json)
+        give_out(report(measured, None, disturbed, config.rehearsals), args.json)
         print(f"running the same {stop.read_text()} steps undisturbed", flush=True)
         calm = dataclasses.replace(config, spares=0)
         undisturbed = WorkloadTrial(calm, arguments + further, folder / "undisturbed", deadline_s=DEADLINE_S).run()
-    give_out(report(measured, undisturbed, disturbed, args.rehearsals), args.json)
+    give_out(report(measured, undisturbed, disturbed, config.rehearsals), args.json)
 
 
 if __name__ == "__main__":

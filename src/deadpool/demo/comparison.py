@@ -67,22 +67,20 @@ class Comparison:
 
 
 def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: OnProgress) -> Comparison:
-    """Runs 4 nodes with one trainer each; the second run also has a spare node, which has rehearsed all four ranks.
+    """Runs 4 nodes with one trainer each, with default settings; the second run also has a spare node.
 
     The node is killed half-way, in the middle of a step.
     """
     arguments = ["--layout", layout, "--steps", str(steps)]
-    plain = JobConfig(nodes=4, overhead_budget=0.0)
-    undisturbed = Trial(plain, arguments, folder / "undisturbed", SCRIPT).run(
+    undisturbed = Trial(JobConfig(nodes=4), arguments, folder / "undisturbed", SCRIPT).run(
         lambda trial: watch(trial, steps - 1, progress, "training undisturbed")
     )
-    with_spare = JobConfig(nodes=4, spares=1, rehearsals=4, overhead_budget=0.0)
-    trial = Trial(with_spare, arguments, folder / "disturbed", SCRIPT)
+    trial = Trial(JobConfig(nodes=4, spares=1), arguments, folder / "disturbed", SCRIPT)
     killed_at: list[float] = []
 
     def disturb(trial: Trial) -> None:
         watch(trial, steps // 2 - 1, progress, "training again, with a spare")
-        killed_at.append(kill_in_mid_step(trial, victim, undisturbed.median_step_s()))
+        killed_at.append(kill_in_mid_step(trial, victim, undisturbed.median_step_s(), trial.config.rehearsals))
         watch(trial, steps - 1, progress, f"node {victim} was killed, training continues")
 
     disturbed = trial.run(disturb)
@@ -90,7 +88,7 @@ def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: OnP
     return Comparison(undisturbed=undisturbed, disturbed=disturbed, kill=kill)
 
 
-def kill_in_mid_step(trial: Trial, victim: str, step_s: float, rehearsals: int = 4) -> float:
+def kill_in_mid_step(trial: Trial, victim: str, step_s: float, rehearsals: int) -> float:
     """Waits for that many rehearsals, then sends SIGKILL to the node in the middle of its next step. Returns when.
 
     Under a torch that lacks what a rehearsal needs, there is none to wait for.

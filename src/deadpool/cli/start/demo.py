@@ -85,10 +85,11 @@ def _print_result(comparison: Comparison) -> None:
     console.print(f"\nSIGKILL to node {comparison.kill.victim} (agent and trainer) in the middle of a step:")
     print_recovery(comparison.kill.recovery)
     first = comparison.kill.recovery.resume_step
+    last = first + comparison.kill.recovery.lost_steps
     table = Table("step", "undisturbed, rank 0", "with the fault, rank 0", "", title="losses around the fault")
-    for step in range(max(0, first - 2), min(first + 3, len(comparison.undisturbed.losses[0]))):
+    for step in range(max(0, first - 2), min(last + 3, len(comparison.undisturbed.losses[0]))):
         pair = [comparison.undisturbed.losses[0][step], comparison.disturbed.losses[0][step]]
-        mark = "redone" if step == first else ""
+        mark = "redone" if first <= step <= last else ""
         table.add_row(str(step), *(f"{float.fromhex(value):.9f}" for value in pair), mark)
     console.print(table)
     _print_verdict(comparison)

@@ -6,8 +6,7 @@ on an H200). A copy engine serves one stream until it has nothing to do there: s
 for the other, and what the script asks for comes between two turns. A script that waits for the whole device (timers
 do) waits for all that was enqueued: so only two batches are, until the optimizer is reached.
 
-Small tensors are gathered on the device: one call per run of tensors copies them into a staging buffer, and one copy
-takes them from there. All other copies are lists of addresses, which are planned once.
+What is copied is planned once, as batches (cuda_batches.py).
 
 What cannot be copied before the optimizer may be set aside (cuda_aside.py): it is cloned on the script's own stream,
 right before the optimizer, and copied from there while the next steps run.
@@ -26,7 +25,8 @@ from deadpool.errors import DeviceError
 from deadpool.snapshot.copying.bandwidth_cost import memory_bytes_per_s
 from deadpool.snapshot.copying.copy_stats import CaptureCost, CopyStats
 from deadpool.snapshot.copying.cuda import Addresses, runtime
-from deadpool.snapshot.copying.cuda_aside import Aside, Clones, aside_bytes, place_clones
+from deadpool.snapshot.copying.cuda_aside import Aside, aside_bytes, place_clones
+from deadpool.snapshot.copying.cuda_batches import CudaBatch, cut_batches, fill, gathered
 from deadpool.snapshot.copying.lanes import COMPLETE, CopyBatch, LaneCopy, Mark
 from deadpool.snapshot.copying.moves import CopyPiece, Moves, TensorRun, cut_piece
 
@@ -60,24 +60,6 @@ class CudaMark:
 
     def wait(self) -> None:
         self.event.synchronize()  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gather:
-    """Many small tensors and their places in a staging buffer."""
-
-    staged: list[Tensor]
-    live: list[Tensor]
-    odd: list[tuple[Tensor, Tensor]]  # (staged, live) of tensors that are not contiguous
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CudaBatch:
-    gathers: list[Gather]
-    turns: list[Addresses]
-    strided: list[tuple[Tensor, Tensor]]  # (stored, live) of large tensors that are not contiguous: torch copies them
-    nbytes: int
-    clones: Clones | None = None  # what is copied instead of live memory
 
 
 class CudaLane:
@@ -119,14 +101,14 @@ class CudaLane:
             if staging is None:
                 pieces.extend(run.pieces)
             else:
-                gathers.append(_gather(run, staging))
+                gathers.append(gathered(run, staging))
                 pieces.append(CopyPiece(run.stored, staging))
         nbytes = sum(piece.nbytes for piece in pieces)
         least, most = BATCH_BYTES
         batch_bytes = min(most, max(least, nbytes // _USUAL_BATCHES))
         turn_bytes = min(batch_bytes, max(TURN_BYTES, nbytes // _MOST_TURNS))
         cut = [part for piece in pieces for part in cut_piece(piece, turn_bytes)]
-        return list(_batches(cut, gathers, batch_bytes, turn_bytes))
+        return list(cut_batches(cut, gathers, batch_bytes, turn_bytes))
 
     def open(self, start: Mark) -> LaneCopy:
         return CudaLaneCopy(self, self._stream, start)
@@ -139,7 +121,7 @@ class CudaLane:
         """Enqueues the batch on the side streams, from any thread. What follows on the first one follows all of it."""
         with self._aside():
             for gather in batch.gathers:
-                _fill(gather.staged, gather.live, gather.odd)
+                fill(gather.staged, gather.live, gather.odd)
             self._take_turns(batch.turns)
             for stored, live in batch.strided:
                 stored.copy_(live, non_blocking=True)
@@ -215,7 +197,7 @@ class CudaLane:
                 for stored, live in batch.strided:
                     live.copy_(stored, non_blocking=True)
             for gather in (each for batch in batches for each in batch.gathers):
-                _fill(gather.live, gather.staged, [(live, staged) for staged, live in gather.odd])
+                fill(gather.live, gather.staged, [(live, staged) for staged, live in gather.odd])
         torch.cuda.current_stream(self.device).wait_stream(self._stream)  # type: ignore[no-untyped-call]
 
     def drain(self) -> None:
@@ -358,58 +340,3 @@ def _issue(addresses: Addresses, stream: torch.cuda.Stream, *, to_host: bool) ->
     if found is None:
         raise DeviceError("the CUDA runtime that torch uses was not found in this process")
     found.issue(addresses, stream.cuda_stream, to_host=to_host)
-
-
-def _gather(run: TensorRun, staging: Tensor) -> Gather:
-    gather, start = Gather([], [], []), 0
-    for piece in run.pieces:
-        count = piece.live.numel()
-        place = staging[start : start + count]
-        start += count
-        if piece.live.is_contiguous():
-            gather.staged.append(place)
-            gather.live.append(piece.live.view(-1))
-        else:
-            gather.odd.append((place.view(piece.live.shape), piece.live))
-    return gather
-
-
-def _fill(targets: list[Tensor], sources: list[Tensor], odd: list[tuple[Tensor, Tensor]]) -> None:
-    if targets:
-        torch._foreach_copy_(targets, sources)
-    for target, source in odd:
-        target.copy_(source)
-
-
-def _batches(pieces: list[CopyPiece], gathers: list[Gather], batch_bytes: int, turn_bytes: int) -> Iterator[CudaBatch]:
-    """Puts gathers into the first batch, so that every copy from a staging buffer follows them on the stream."""
-    ordered = sorted(pieces, key=lambda piece: piece.nbytes)
-    for together in _groups(ordered, batch_bytes):
-        yield _batch(together, gathers, turn_bytes)
-        gathers = []
-
-
-def _batch(pieces: list[CopyPiece], gathers: list[Gather], turn_bytes: int) -> CudaBatch:
-    plain = [piece for piece in pieces if piece.live.is_contiguous()]
-    strided = [(torch.from_numpy(piece.stored), piece.live) for piece in pieces if not piece.live.is_contiguous()]
-    registered = bool(plain) and torch.from_numpy(plain[0].stored).is_pinned()
-    turns = [_addresses(together, registered=registered) for together in _groups(plain, turn_bytes)]
-    return CudaBatch(gathers, turns, strided, sum(piece.nbytes for piece in pieces))
-
-
-def _addresses(pieces: list[CopyPiece], *, registered: bool) -> Addresses:
-    moves = [(piece.stored.ctypes.data, piece.live.data_ptr(), piece.nbytes) for piece in pieces]
-    return Addresses.of(moves, registered=registered)
-
-
-def _groups(pieces: list[CopyPiece], limit_bytes: int) -> Iterator[list[CopyPiece]]:
-    """Cuts the list where a group would be larger than the limit."""
-    together, size = list[CopyPiece](), 0
-    for piece in pieces:
-        if together and size + piece.nbytes > limit_bytes:
-            yield together
-            together, size = [], 0
-        together.append(piece)
-        size += piece.nbytes
-    if together:
-        yield together
