@@ -47,7 +47,7 @@ WAIT_S = 100.0
 class Case:
     """`second` is None, or when the node at position `victims[1]` is killed: with the first, at `fault` or `plan`."""
 
-    moment: str  # a word of `deadpool kill --at`, `first`, or `gate`: by a signal while all ranks stand in a step
+    moment: str  # a word of `deadpool node kill --at`, `first`, or `gate`: by a signal while all ranks stand in a step
     victims: tuple[int, ...]
     second: str | None = None
 

@@ -3,10 +3,10 @@
     python benchmarks/coordinator_replay.py record --nodes 16384 --file out/messages.pickle
     python benchmarks/coordinator_replay.py replay --file out/messages.pickle
 
-`record` runs the job of `deadpool sim --nodes` (fewer steps, no heartbeats) and writes down what the coordinator heard.
-`replay` feeds the same bytes to a coordinator alone, in a fresh process, and prints each of three losses: CPU seconds
-to the last plan and to the last Go, the whole recovery, and bytes out. Recorded messages fit every version of the code
-that sends the same ones.
+`record` runs the job of `deadpool lab sim --nodes` (fewer steps, no heartbeats) and writes down what the coordinator
+heard. `replay` feeds the same bytes to a coordinator alone, in a fresh process, and prints each of three losses: CPU
+seconds to the last plan and to the last Go, the whole recovery, and bytes out. Recorded messages fit every version of
+the code that sends the same ones.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ takes over:
 The outside clock is when the signal was sent here, and what ranks have written at their steps: a recovery lasts until
 every rank has ended a step that began after it, training stands until the first rank begins one, and goodput is what
 is left of the time since the first step without that stop and without steps that were done twice. It is compared with
-`deadpool story --json`, the page of `deadpool report`, the coordinator's /metrics, and `goodput()` of the events.
+`deadpool show story --json`, the page of `deadpool show report`, the coordinator's /metrics, and `goodput()` of the
+events.
 """
 
 from __future__ import annotations
@@ -173,8 +174,8 @@ def said_by(*words: object) -> str:
 
 
 def page_of(run: Path, folder: Path) -> dict[str, Any]:
-    """What the page of `deadpool report` shows, from the page itself."""
-    said_by("report", run, "--out", folder / "report.html")
+    """What the page of `deadpool show report` shows, from the page itself."""
+    said_by("show", "report", run, "--out", folder / "report.html")
     text = (folder / "report.html").read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None, "a page without its data"
@@ -224,7 +225,7 @@ def play(name: str, folder: Path) -> dict[str, tuple[float, float]]:
 
 def compare(trial: WorkloadTrial, folder: Path, clock: Clock, known: dict[str, Any]) -> dict[str, tuple[float, float]]:
     run = trial.job.run_dir.path
-    (recovery,) = json.loads(said_by("story", run, "--json"))
+    (recovery,) = json.loads(said_by("show", "story", run, "--json"))
     page, metrics, fold = page_of(run, folder), known["metrics"], JobFold()
     for record in trial.events():
         fold.add(record)

@@ -129,7 +129,7 @@ def main() -> None:
     counters = SimpleNamespace(consumed_samples=0)
     times: list[float] = []
 
-    job = protect(model, optimizer, scheduler, data=batches, counters=counters)
+    job = protect(model, optimizer=optimizer, scheduler=scheduler, data=batches, counters=counters)
     for step in job.steps(args.steps):
         with step:
             began = time.perf_counter()

@@ -3,7 +3,7 @@
     deadpool run --nodes 2 --spares 1 examples/train_nano.py --steps 200
     torchrun --nproc-per-node 2 examples/train_nano.py --steps 200     # the same training, unprotected
 
-Kill a node while the first command runs (`deadpool kill --node n1`): the losses stay the same, to the last bit.
+Kill a node while the first command runs (`deadpool node kill --node n1`): the losses stay the same, to the last bit.
 """
 
 from __future__ import annotations

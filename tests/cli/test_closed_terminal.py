@@ -62,7 +62,7 @@ def test_with_nohup_the_job_goes_on_without_its_terminal(tmp_path, ranks):
     with in_terminal("run", *run_dir, "--nodes", 2, WAITING_SCRIPT, ranks, ignores=True) as (process, terminal):
         wait_until(lambda: len(list(ranks.iterdir())) == 2, "both ranks")
         os.close(terminal)
-        deadpool("kill", tmp_path / "run", "--rank", 1)  # everybody has something to print now
+        deadpool("node", "kill", tmp_path / "run", "--rank", 1)  # everybody has something to print now
         wait_until(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
         assert process.poll() is None
         process.terminate()

@@ -1,4 +1,4 @@
-"""`deadpool drain` and `deadpool replace`: what cannot be done is refused in words."""
+"""`deadpool node drain` and `deadpool node replace`: what cannot be done is refused in words."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from command import deadpool
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["drain", "--node", "n1"], "no job was found"),
+        (["node", "drain", "--node", "n1"], "no job was found"),
         (
-            ["replace"],
-            "no node was chosen: give --straggler for the slowest one, or name one: deadpool drain --node n3",
+            ["node", "replace"],
+            "no node was chosen: give --straggler for the slowest one, or name one: deadpool node drain --node n3",
         ),
-        (["replace", "--straggler"], "no job was found"),
+        (["node", "replace", "--straggler"], "no job was found"),
     ],
 )
 def test_refused_in_words(tmp_path, monkeypatch, arguments, message):

@@ -1,4 +1,4 @@
-"""One grammar for all commands that act on a job: `deadpool VERB [RUN] [--node N]`. Old forms say the new one."""
+"""One grammar for all commands that act on a job: `deadpool COMMAND [RUN] [--node N]`. Old forms say the new one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from deadpool.cli.run_argument import RUN_HELP, for_a_job
 from deadpool.errors import ConfigError
 
 ON_A_JOB = {
-    "status", "story", "top", "trace", "journal", "logs", "picture", "dashboard", "report", "kill", "drain", "replace",
-    "audit", "protect", "durable now",
+    "status", "show story", "show top", "show trace", "show journal", "show logs", "show picture", "show dashboard",
+    "show report", "node kill", "node drain", "node replace", "job audit", "job protect", "durable now",
 }  # fmt: skip
 MAKES_THE_FOLDER = {
     "run", "coordinator", "ssh", "slurm submit", "slurm script", "slurm batch", "slurm node", "slurm spare",
@@ -76,8 +76,8 @@ def test_no_other_file_looks_for_the_run_folder():
     """A new command that does so without the shared argument is found here."""
     folder = Path(cli.__file__).parent
     found = {path.stem for path in folder.rglob("*.py") if "find_run_dir(" in path.read_text()}
-    of_jobs = {name.split()[0] for name in ON_A_JOB}
-    assert found == of_jobs | {"job_client", "doctor"}
+    of_jobs = {name.split()[-1] for name in ON_A_JOB - {"durable now"}}
+    assert found == of_jobs | {"durable", "job_client", "doctor"}
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
@@ -92,9 +92,9 @@ def called(monkeypatch, capfd, *words: object, formerly: str | None) -> tuple[An
     got: dict[str, Any] = {}
     program = typer.Typer()
 
-    @program.command("drain")
+    @program.command("leave")
     @for_a_job(formerly=formerly)
-    def drain(
+    def leave(
         run: Path | None,
         node: str | None = None,
         folder: Annotated[list[Path] | None, typer.Option()] = None,
@@ -103,7 +103,7 @@ def called(monkeypatch, capfd, *words: object, formerly: str | None) -> tuple[An
         got.update(run=run, node=node, folder=folder, json=json)
 
     program.command("other")(lambda: None)
-    monkeypatch.setattr(sys, "argv", ["a/path/to/deadpool", "drain", *map(str, words)])
+    monkeypatch.setattr(sys, "argv", ["a/path/to/deadpool", "leave", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
         program()
     said = capfd.readouterr()
@@ -123,10 +123,10 @@ NEW = "deadpool: this form ends with the next release; the new one is: "
         (["{run}"], "{run}", None, None),
         (["--node", "n3", "n4"], "n4", "n3", None),
         (["some/where"], "some/where", None, None),
-        (["n3"], None, "n3", "deadpool drain --node n3"),
-        (["n3", "--json"], None, "n3", "deadpool drain --node n3"),
-        (["--run-dir", "{run}", "n3"], "{run}", "n3", "deadpool drain {run} --node n3"),
-        (["--run-dir={run}", "--node", "n3"], "{run}", "n3", "deadpool drain {run}"),
+        (["n3"], None, "n3", "deadpool leave --node n3"),
+        (["n3", "--json"], None, "n3", "deadpool leave --node n3"),
+        (["--run-dir", "{run}", "n3"], "{run}", "n3", "deadpool leave {run} --node n3"),
+        (["--run-dir={run}", "--node", "n3"], "{run}", "n3", "deadpool leave {run}"),
     ],
 )
 def test_node_that_is_to_leave(tmp_path, monkeypatch, capfd, words, run, node, told):
@@ -154,10 +154,10 @@ def test_folders_of_journals(tmp_path, monkeypatch, capfd):
     got, said = called(monkeypatch, capfd, "run", formerly="folder")
     assert (got["run"], got["folder"] or None, said) == (Path("run"), None, "")
     got, said = called(monkeypatch, capfd, "pages", formerly="folder")
-    assert (got["run"], got["folder"], said) == (None, [Path("pages")], f"{NEW}deadpool drain --folder pages\n")
+    assert (got["run"], got["folder"], said) == (None, [Path("pages")], f"{NEW}deadpool leave --folder pages\n")
     got, said = called(monkeypatch, capfd, "pages", "run", formerly="folder")
     assert (got["run"], got["folder"]) == (None, [Path("pages"), Path("run")])
-    assert said == f"{NEW}deadpool drain --folder pages --folder run\n"
+    assert said == f"{NEW}deadpool leave --folder pages --folder run\n"
 
 
 def test_folder_given_twice(tmp_path, monkeypatch, capfd):
@@ -189,8 +189,8 @@ def test_old_and_new_forms_of_real_commands_answer_the_same(tmp_path, monkeypatc
     (run / "job.json").write_text("{}")
     (run / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     monkeypatch.chdir(tmp_path)
-    new = deadpool("story", run, "--cause", "fault-2", "--json")
+    new = deadpool("show", "story", run, "--cause", "fault-2", "--json")
     assert [each["cause"] for each in json.loads(new.stdout)] == ["fault-2"] and new.stderr == ""
-    assert deadpool("story", "--cause", "fault-2", "--json").stdout == new.stdout, "the newest job here"
-    old = deadpool("story", "fault-2", "--run-dir", run, "--json")
-    assert (old.stdout, old.stderr) == (new.stdout, f"{NEW}deadpool story {run} --cause fault-2\n")
+    assert deadpool("show", "story", "--cause", "fault-2", "--json").stdout == new.stdout, "the newest job here"
+    old = deadpool("show", "story", "fault-2", "--run-dir", run, "--json")
+    assert (old.stdout, old.stderr) == (new.stdout, f"{NEW}deadpool show story {run} --cause fault-2\n")

@@ -1,4 +1,4 @@
-"""`deadpool journal`: the files of several nodes and jobs as one curve."""
+"""`deadpool show journal`: the files of several nodes and jobs as one curve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(folder, run: Run, *steps: int, begin: float = 0.0) -> None:
 
 
 def printed(*arguments: object) -> list[dict]:
-    command = [sys.executable, "-m", "deadpool.cli.main", "journal", *map(str, arguments)]
+    command = [sys.executable, "-m", "deadpool.cli.main", "show", "journal", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -48,7 +48,7 @@ def test_the_run_folder_and_its_newest_job(tmp_path):
 
 
 def test_folder_that_is_not_there(tmp_path):
-    command = [sys.executable, "-m", "deadpool.cli.main", "journal", "--folder", str(tmp_path / "none")]
+    command = [sys.executable, "-m", "deadpool.cli.main", "show", "journal", "--folder", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and "does not exist" in done.stderr
 
@@ -68,7 +68,7 @@ def test_what_comes_later_is_read_once_and_torn_lines_wait(tmp_path):
 
 def test_follow(tmp_path):
     write(tmp_path, Run("a", 0), 0)
-    command = [sys.executable, "-m", "deadpool.cli.main", "journal", "--folder", str(tmp_path), "--follow"]
+    command = [sys.executable, "-m", "deadpool.cli.main", "show", "journal", "--folder", str(tmp_path), "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["step"] == 0

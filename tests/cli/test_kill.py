@@ -1,4 +1,4 @@
-"""`deadpool kill` and `--fault`: what cannot be done is refused in words, before anything is started or hit."""
+"""`deadpool node kill` and `--fault`: what cannot be done is refused in words, before anything is started or hit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ MOMENTS = "forward, backward, reduce, clip, optimizer, between, capture, wire, r
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kill"], "give either a node or a rank"),
-        (["kill", "--node", "n1", "--at", "lunch", "--step", 3], f"at='lunch' is not a moment: give one of {MOMENTS}"),
-        (["kill", "--node", "n1", "--at", "wire"], "at=wire needs a step: give --step N"),
-        (["kill", "--node", "n1", "--signal", "SIGNOT"], "signal='SIGNOT' is not a signal"),
+        (["node", "kill"], "give either a node or a rank"),
+        (
+            ["node", "kill", "--node", "n1", "--at", "lunch", "--step", 3],
+            f"at='lunch' is not a moment: give one of {MOMENTS}",
+        ),
+        (["node", "kill", "--node", "n1", "--at", "wire"], "at=wire needs a step: give --step N"),
+        (["node", "kill", "--node", "n1", "--signal", "SIGNOT"], "signal='SIGNOT' is not a signal"),
         (["run", "--fault", "at=lunch step=0 node=n1", WAITING_SCRIPT], f"give one of {MOMENTS}"),
         (["run", "--fault", "step=0 node=n1", WAITING_SCRIPT], "names no moment"),
         (["run", "--fault", "at=forward step=one node=n1", WAITING_SCRIPT], "step='one' is not a number"),
@@ -35,5 +38,5 @@ def test_refused_in_words(tmp_path, monkeypatch, arguments, message):
 
 
 def test_help_names_every_moment():
-    told = deadpool("kill", "--help").stdout
+    told = deadpool("node", "kill", "--help").stdout
     assert all(moment in told for moment in MOMENTS.split(", "))

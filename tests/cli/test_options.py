@@ -70,6 +70,16 @@ def test_agent_takes_flags_over_environment_over_defaults():
         resolve_agent({"bulk_nice": 20}, environment={})
 
 
+def test_holders_beside_a_scheme_are_refused_unless_a_launcher_has_given_all_settings():
+    assert resolve({"nodes": 4, "protect": "copies=2"}, environment={}).scheme.copies == 2
+    assert resolve({"nodes": 4, "protect": "copies=2", "holders": 2}, environment={}).scheme.copies == 2
+    assert resolve({"nodes": 4, "protect": "auto", "holders": 2}, environment={}).scheme.copies == 2
+    assert resolve({"nodes": 4, "protect": "rs(2,1)", "holders": 1}, environment={}, settled=True).scheme.parities == 1
+    for settled, holders in ((False, 1), (True, 3)):
+        with pytest.raises(ConfigError, match="cannot be used together: give one of them"):
+            resolve({"nodes": 4, "protect": "copies=2", "holders": holders}, environment={}, settled=settled)
+
+
 def test_variables_follow_the_names_of_settings():
     assert resolve({}, environment={"DEADPOOL_NODE_TIMEOUT_S": "7"}).node_timeout_s == 7.0
 

@@ -1,4 +1,4 @@
-"""`deadpool protect` says what will hold, and when."""
+"""`deadpool job protect` says what will hold, and when."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def running_status(run_dir):
 
 
 def test_status_kill_and_interrupt(tmp_path):
-    """One job, asked for its status, hit by `deadpool kill`, asked for its story, ended by Ctrl-C."""
+    """One job, asked for its status, hit by `deadpool node kill`, asked for its story, ended by Ctrl-C."""
     ranks, run_dir = tmp_path / "ranks", tmp_path / "run"
     ranks.mkdir()
     job = ["run", "--run-dir", run_dir, "--nodes", 2, WAITING_SCRIPT, ranks]
@@ -89,23 +89,24 @@ def test_status_kill_and_interrupt(tmp_path):
         assert [node["ranks"] for node in status["nodes"]] in ([[0], [1]], [[1], [0]])
         assert "running" in deadpool("status", run_dir).stdout
 
-        hit = deadpool("kill", run_dir, "--rank", 1, "--json")
+        hit = deadpool("node", "kill", run_dir, "--rank", 1, "--json")
         assert json.loads(hit.stdout) == {"node": "n1", "rank": 1}
         wait_until(lambda: len(list(ranks.iterdir())) == 4, "a new start of both ranks")
-        (recovery,) = wait_until(lambda: json.loads(deadpool("story", run_dir, "--json").stdout), "the story")
+        (recovery,) = wait_until(lambda: json.loads(deadpool("show", "story", run_dir, "--json").stdout), "the story")
         assert recovery["cause"] == "fault-1" and "killed by SIGKILL" in recovery["reason"]
-        assert "fault-1" in deadpool("story", run_dir).stdout
+        assert "fault-1" in deadpool("show", "story", run_dir).stdout
 
-        assert deadpool("kill", run_dir).returncode == 2
-        refused = deadpool("kill", run_dir, "--node", "n7")
+        assert deadpool("node", "kill", run_dir).returncode == 2
+        refused = deadpool("node", "kill", run_dir, "--node", "n7")
         assert refused.returncode == 2 and "there is no node 'n7'" in refused.stderr
 
-        refused = deadpool("kill", run_dir, "--rank", 2)
+        refused = deadpool("node", "kill", run_dir, "--rank", 2)
         assert refused.returncode == 2 and "there is no rank 2: give 0 to 1" in refused.stderr
 
         at = ["--node", "n0", "--at", "backward", "--step", 7]
-        assert "SIGKILL is ordered for node n0: in the backward pass of step 7" in deadpool("kill", run_dir, *at).stdout
-        waiting = json.loads(deadpool("kill", run_dir, *at, "--json").stdout)
+        told = deadpool("node", "kill", run_dir, *at).stdout
+        assert "SIGKILL is ordered for node n0: in the backward pass of step 7" in told
+        waiting = json.loads(deadpool("node", "kill", run_dir, *at, "--json").stdout)
         assert waiting == {"node": "n0", "rank": None, "at": "backward", "step": 7}
 
         process.send_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ NOTHING_MISSING = "have_another_number"
 
 def figures_of_a_demo(folder: Path) -> dict[str, object]:
     figures = folder / "figures.json"
-    done = deadpool("demo", "--steps", STEPS, "--json", figures)
+    done = deadpool("demo", "--steps", STEPS, "--out", figures)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(figures.read_text())
 

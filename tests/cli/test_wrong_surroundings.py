@@ -39,20 +39,20 @@ VARIABLES = [
 
 PERMISSIONS = [
     ("{known}/secret", "status {known}", "secret: Permission denied): set DEADPOOL_SECRET_FILE to a file"),
-    ("{told}/events.jsonl", "story {told}", "cannot be read: Permission denied. Give the run folder of a job"),
+    ("{told}/events.jsonl", "show story {told}", "cannot be read: Permission denied. Give the run folder of a job"),
     ("{toml}", "run --config {toml} {script}", "cannot be read: Permission denied. Give the path of a TOML file"),
     ("{file}", "ssh --hosts {file} {script}", "cannot be read: Permission denied. Give a file with one machine"),
     ("{folder}", "run --run-dir {folder}/run {script}", "Permission denied. Give a folder that this user can write to"),
     ("{folder}", "agent --join 127.0.0.1:1 --logs {folder}/logs {script}", "cannot be used: Permission denied"),
     ("{folder}", "pool serve --pool {folder}/pool", "--pool='{folder}/pool' cannot be used: Permission denied"),
-    ("{folder}", "report {told} --out {folder}/page.html", "Permission denied. Give another path, or the right"),
+    ("{folder}", "show report {told} --out {folder}/page.html", "Permission denied. Give another path, or the right"),
 ]
 
 VERSIONS = [
     ("kubernetes manifest --image i --server-version new {script}", "--server-version='new' cannot be used: give"),
     ("kubernetes manifest --image i --server-version 1 {script}", "--server-version='1' cannot be used: give"),
     ("run --no-python {other}/python3 x.py", "and DeadPool runs in"),
-    ("salvage {other}", "is no salvaged copy, or one of another version of DeadPool"),
+    ("durable salvage {other}", "is no salvaged copy, or one of another version of DeadPool"),
 ]
 
 
@@ -116,7 +116,7 @@ def test_run_folder_that_is_read_only_at_the_start(disk, names, inside):
     assert f"--run-dir='{place}' cannot be used: Read-only file system. Give a folder that this user can write" in said
 
 
-@pytest.mark.parametrize("line", ["story {told}", "run --help", "--version"])
+@pytest.mark.parametrize("line", ["show story {told}", "run --help", "--version"])
 def test_output_that_takes_nothing(names, line):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

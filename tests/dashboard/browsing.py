@@ -22,9 +22,9 @@ CONTRASTS = Path(__file__).with_name("contrast.js").read_text(encoding="utf-8")
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """`deadpool dashboard` for this folder; the address of the page."""
+    """`deadpool show dashboard` for this folder; the address of the page."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEADPOOL_")}
-    words = [*COMMAND, "dashboard", str(folder)]
+    words = [*COMMAND, "show", "dashboard", str(folder)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stdout is not None
         try:
@@ -37,7 +37,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def token_of(folder: Path) -> str:
-    words = [*COMMAND, "dashboard", str(folder), "--token"]
+    words = [*COMMAND, "show", "dashboard", str(folder), "--token"]
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout.strip()
 
 

@@ -83,7 +83,8 @@ def _walk_by_keyboard(page) -> None:
 def test_report_opened_from_a_file(browser, tmp_path, picture):
     folder, out = small_run(tmp_path / "llm-7b"), tmp_path / "report.html"
     (folder / "logs" / f"{SPARE}.0.log").write_text("rank 2 loaded version 99 from gpu-0002\n")
-    subprocess.run([*COMMAND, "report", str(folder), "--out", str(out)], check=True, timeout=300, capture_output=True)
+    words = [*COMMAND, "show", "report", str(folder), "--out", str(out)]
+    subprocess.run(words, check=True, timeout=300, capture_output=True)
     for size, scheme, name in ((WIDE, "dark", "report"), (NARROW, "light", "report-narrow")):
         page = browser.new_page(viewport=size, color_scheme=scheme)
         seen = Requests(page)

@@ -177,7 +177,7 @@ def test_report_holds_everything_and_runs_nothing_from_nodes(tmp_path):
     log.write_text(json.dumps({"t": T0, "what": "joined", "node": evil, "spare": True}) + "\n" + log.read_text())
     out = tmp_path / "out" / "report.html"
     done = subprocess.run(
-        [*COMMAND, "report", str(folder), "--out", str(out)], capture_output=True, text=True, timeout=LIMIT_S
+        [*COMMAND, "show", "report", str(folder), "--out", str(out)], capture_output=True, text=True, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr
     text = out.read_text()
@@ -188,7 +188,7 @@ def test_report_holds_everything_and_runs_nothing_from_nodes(tmp_path):
 
 
 def test_report_of_no_job_is_refused(tmp_path):
-    done = subprocess.run([*COMMAND, "report", str(tmp_path)], capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run([*COMMAND, "show", "report", str(tmp_path)], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and "give the run folder of a job" in done.stderr
 
 
@@ -201,7 +201,7 @@ def test_command_keeps_the_token_out_of_its_output(tmp_path):
     """What is not a terminal may be a log."""
     folder = small_run(tmp_path / "a run")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEADPOOL_")}
-    words = [*COMMAND, "dashboard", str(folder)]
+    words = [*COMMAND, "show", "dashboard", str(folder)]
     token = subprocess.run(
         [*words, "--token"], capture_output=True, text=True, timeout=LIMIT_S, env=environment
     ).stdout.strip()

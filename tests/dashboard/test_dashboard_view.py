@@ -144,7 +144,7 @@ def test_drain_is_no_fault():
     ("record", "cells", "advice"),
     [
         ({"what": "quarantined", "reason": "3 faults"}, "qq", "Check the machine"),
-        ({"what": "straggler", "reason": "works long"}, "ss", "deadpool replace --straggler"),
+        ({"what": "straggler", "reason": "works long"}, "ss", "deadpool node replace --straggler"),
     ],
 )
 def test_bad_node_is_marked_and_there_is_advice(record, cells, advice):

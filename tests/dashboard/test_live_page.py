@@ -64,7 +64,7 @@ def test_nodes_and_the_coordinator_die_and_the_page_says_so(browser, job, pictur
     assert text_of(page, "#state-text").lower() == "running"
     wait(page, "document.querySelector('#legend').textContent.includes('spare, parked')")
 
-    deadpool("kill", folder, "--node", "n1")
+    deadpool("node", "kill", folder, "--node", "n1")
     wait(page, "/\\d s$|ms$/.test(document.querySelector('.fault .cost')?.textContent || '')")
     assert "link to node n1 lost" in text_of(page, '.fault[data-cause="fault-1"]')
     wait(page, "document.querySelector('#actions').textContent.includes('No spare is left')")
@@ -79,7 +79,7 @@ def test_nodes_and_the_coordinator_die_and_the_page_says_so(browser, job, pictur
     wait(page, "document.querySelectorAll('#copies tbody tr').length === 3")
     _pictures_of(page, browser, address, token, picture)
 
-    deadpool("kill", folder, "--node", "n2")
+    deadpool("node", "kill", folder, "--node", "n2")
     wait(page, state_is("waiting"))
     assert text_of(page, "#state-text").lower() == "waiting for a spare"
     assert "--spare" in text_of(page, "#actions")

@@ -30,7 +30,7 @@ def run(folder: Path, module: str, *arguments: str) -> str:
 
 
 def losses(folder: Path, *journal: str) -> list[tuple[int, int, float]]:
-    lines = run(folder, "deadpool.cli.main", "journal", *journal, "--key", "loss").splitlines()
+    lines = run(folder, "deadpool.cli.main", "show", "journal", *journal, "--key", "loss").splitlines()
     records = [json.loads(line) for line in lines]
     return [(record["step"], record["rank"], record["values"]["loss"]) for record in records]
 

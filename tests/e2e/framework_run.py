@@ -11,6 +11,7 @@ from stage import EVERY_STEP, Stage
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results
+from deadpool.journal.reading import JournalReader, newest_runs
 
 SENT = 9
 WHILE_SENT = f"at=wire step={SENT} node=n1"
@@ -51,6 +52,14 @@ def run_framework(
             stage.open_gate_after_fault(stands_at)
 
     return stage, stage.trial.run(during)
+
+
+def journal_of(stage: Stage) -> dict[int, list[tuple[int, dict[str, object]]]]:
+    """Steps and values of each rank, in the order in which they were written."""
+    found: dict[int, list[tuple[int, dict[str, object]]]] = {}
+    for line in newest_runs(JournalReader([stage.trial.job.run_dir.journal]).read()):
+        found.setdefault(line.rank, []).append((line.step, dict(line.values)))
+    return found
 
 
 def run_audited(

@@ -131,6 +131,8 @@ class Notes(L.Callback):
         if trainer.global_step == self.steps:
             return
         self.steps += 1
+        if args.log:
+            job.log(self.steps - 1, updates=self.steps)
         seen = (module.batches_seen, trainer.datamodule.fetched, self.epochs)
         figures = (*seen, trainer.current_epoch, trainer.optimizers[0].param_groups[0]["lr"])
         loss = f"{outputs['loss'].item().hex() if isinstance(outputs, dict) else outputs.item().hex()} {figures}"
@@ -165,6 +167,7 @@ parser.add_argument("--manual", action="store_true")
 parser.add_argument("--random-data", action="store_true")
 parser.add_argument("--by-hand-over", type=int, default=1, help="batches whose gradients --manual adds up")
 parser.add_argument("--bar", action="store_true", help="draw a progress bar")
+parser.add_argument("--log", action="store_true", help="through the job that protect returns")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -192,7 +195,7 @@ trainer = L.Trainer(
     enable_progress_bar=args.bar,
     enable_model_summary=False,
 )
-protect(trainer)
+job = protect(trainer)
 trainer.fit(Net(args.manual), datamodule=Data())
 with (args.out / f"rank{trainer.global_rank}.jsonl").open("a") as file:
     print(json.dumps({"digest": digest(trainer, checkpoints)}), file=file, flush=True)

@@ -361,7 +361,7 @@ if args.refused_update:
 if args.reruns:
     rerun.set_mode(RerunMode.VALIDATE_RESULTS)
 
-job = protect(chunks, optimizer, scheduler, data=batches, counters=counters)
+job = protect(chunks, optimizer=optimizer, scheduler=scheduler, data=batches, counters=counters)
 for step in job.steps(args.steps):
     if args.capture_turns:
         job.enabled = step.number // args.capture_turns % 2 == 1

@@ -101,7 +101,7 @@ def test_job_that_is_to_stop_ends_and_says_what_differs(make_stage):
 
 @pytest.mark.thorough
 def test_it_can_be_asked_for_again(make_stage, tmp_path):
-    """By `deadpool audit`, for each kind of rank: the first position, and one of the others, also in a step."""
+    """By `deadpool job audit`, for each kind of rank: the first position, and one of the others, also in a step."""
     stop = tmp_path / "stop"
     stage = make_stage(SCENE, [*workload("ddp"), *LONG, "--stop", str(stop)], nodes=3, rehearse_recovery=False)
     said: list[str] = []
@@ -111,7 +111,7 @@ def test_it_can_be_asked_for_again(make_stage, tmp_path):
         stage.await_gate(GATE)
         stage.await_committed(GATE)
         stage.trial.await_event("rehearsed")
-        command = [sys.executable, "-m", "deadpool.cli.main", "audit", "--json"]
+        command = [sys.executable, "-m", "deadpool.cli.main", "job", "audit", "--json"]
         asked = subprocess.Popen([*command, stage.trial.job.run_dir.path], text=True, stdout=subprocess.PIPE)
         open_when_audited(stage)
         said.append(asked.communicate(timeout=LIMIT_S)[0])

@@ -1,4 +1,4 @@
-"""A bounded part of `deadpool chaos`: real faults, drawn from a seed, and nothing lost and nothing left behind."""
+"""A bounded part of `deadpool lab chaos`: real faults, drawn from a seed, and nothing lost and nothing left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until
 
-COMMAND = [sys.executable, "-m", "deadpool.cli.main", "chaos"]
+COMMAND = [sys.executable, "-m", "deadpool.cli.main", "lab", "chaos"]
 FEW = "kill_node,damage_home"
 MORE = f"{FEW},cut_off,cut_coordinator,kill_coordinator"
 DISKS = "disk_full,disk_read_only,disk_slow,terminal_closed,second_launcher,kill_coordinator,kill_node"
@@ -29,7 +29,7 @@ def chaos(*arguments: object) -> list[str]:
 def test_some_faults_and_nothing_was_lost(tmp_path, kinds):
     """One of each kind."""
     figures_at, count = tmp_path / "figures.json", len(kinds.split(","))
-    command = chaos("--faults", count, "--seed", 5, "--layout", "fsdp2", "--kinds", kinds, "--json", figures_at)
+    command = chaos("--faults", count, "--seed", 5, "--layout", "fsdp2", "--kinds", kinds, "--out", figures_at)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * LIMIT_S)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     figures = json.loads(figures_at.read_text())
@@ -42,7 +42,7 @@ def test_some_faults_and_nothing_was_lost(tmp_path, kinds):
 def test_run_folder_is_full_for_long_and_has_all_events_afterwards(tmp_path):
     """As ten minutes of it, but shorter."""
     figures_at = tmp_path / "figures.json"
-    command = chaos("--full-disk-minutes", 0.5, "--layout", "fsdp2", "--json", figures_at)
+    command = chaos("--full-disk-minutes", 0.5, "--layout", "fsdp2", "--out", figures_at)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * LIMIT_S)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     faults = json.loads(figures_at.read_text())["faults"]

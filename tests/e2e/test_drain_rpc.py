@@ -131,7 +131,7 @@ def test_slow_node_is_named_and_replaced(tmp_path, fork_server):
         (told,) = stage.status()["stragglers"]
         assert told["node"] == "n1" and told["factor"] > 2 and told["own_s"] > 0.1 > told["usual_s"]
         run_dir = stage.trial.job.run_dir.path
-        command = [sys.executable, "-m", "deadpool.cli.main", "replace", str(run_dir), "--straggler"]
+        command = [sys.executable, "-m", "deadpool.cli.main", "node", "replace", str(run_dir), "--straggler"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as replacing:
             stage.trial.await_true(is_ordered, "the order to leave")
             stage.open_gate(200)

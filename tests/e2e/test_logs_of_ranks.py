@@ -15,7 +15,7 @@ from deadpool_lab.workload.harness import LIMIT_S
 
 
 def logs(stage, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deadpool.cli.main", "logs", str(stage.trial.job.run_dir.path)]
+    command = [sys.executable, "-m", "deadpool.cli.main", "show", "logs", str(stage.trial.job.run_dir.path)]
     return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S)
 
 

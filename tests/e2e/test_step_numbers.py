@@ -36,7 +36,7 @@ def deadpool(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def journal_of(run: Path) -> list[int]:
-    lines = [json.loads(line) for line in deadpool("journal", run, "--rank", 0).stdout.splitlines()]
+    lines = [json.loads(line) for line in deadpool("show", "journal", run, "--rank", 0).stdout.splitlines()]
     return [line["step"] for line in lines]
 
 
@@ -96,16 +96,16 @@ def names_the_checkpoint(run: Path, where: Path) -> None:
 
 def refuses_what_is_past(run: Path) -> None:
     """Step 3 is over when 4 steps are completed."""
-    past = deadpool("kill", run, "--rank", 1, "--at", "backward", "--step", AT - 1)
+    past = deadpool("node", "kill", run, "--rank", 1, "--at", "backward", "--step", AT - 1)
     assert past.returncode == 2
     assert f"step={AT - 1} is past: rank 1 has completed {AT} steps" in past.stderr
 
 
 def tells_where_it_resumed(stage: Stage) -> None:
     run = stage.trial.job.run_dir.path
-    (recovery,) = json.loads(deadpool("story", run, "--cause", "fault-1", "--json").stdout)
+    (recovery,) = json.loads(deadpool("show", "story", run, "--cause", "fault-1", "--json").stdout)
     assert (recovery["resume_step"], recovery["lost_steps"]) == (AT, 0)
-    assert f"resumed at step {AT}, 0 completed steps redone" in deadpool("story", run).stdout
+    assert f"resumed at step {AT}, 0 completed steps redone" in deadpool("show", "story", run).stdout
     of_fault = [event for event in stage.trial.events() if event.get("cause") == "fault-1"]
     assert {event["step"] for event in of_fault if event["what"] in ("planned", "resumed")} == {AT}
 

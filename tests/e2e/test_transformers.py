@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from framework_run import WHILE_SENT, faults_after_audit, run_audited, run_framework
+from framework_run import WHILE_SENT, faults_after_audit, journal_of, run_audited, run_framework
 from stage import run_script_unprotected
 from torchrun import torchrun
 
@@ -56,6 +56,13 @@ def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
     assert len(stage.events("fault")) == 1
     assert differences(undisturbed, disturbed) == []
     assert len(disturbed.losses[0]) == UPDATES
+
+
+@pytest.mark.thorough
+def test_values_of_callbacks_are_logged_once_through_the_job(tmp_path, fork_server):
+    stage, _ = run(tmp_path, fork_server, "at=backward step=8 node=n1", arguments=["--log"])
+    assert len(stage.events("fault")) == 1
+    assert journal_of(stage) == {rank: [(n, {"updates": n + 1}) for n in range(UPDATES)] for rank in (0, 1)}
 
 
 @pytest.mark.thorough

@@ -70,6 +70,8 @@ class Notes(TrainerCallback):
         self.updates += 1
         loss = f"{' '.join(trainer.noted)} {self.updates} {trainer.losses_seen} {state.epoch} {self.seen['epochs']}"
         trainer.noted.clear()
+        if parsed.log:
+            job.log(state.global_step - 1, updates=self.updates)
         line = {"step": state.global_step - 1, "loss": loss, "ended": time.time(), "cpu_s": time.process_time()}
         with (self._out / f"rank{args.process_index}.jsonl").open("a") as file:
             print(json.dumps(line), file=file, flush=True)
@@ -108,6 +110,7 @@ parser.add_argument("--resume-last", action="store_true", help="from the newest 
 parser.add_argument("--compile", help="a backend of torch.compile")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 parser.add_argument("--fsdp", action="store_true", help="FSDP2 through Accelerate")
+parser.add_argument("--log", action="store_true", help="through the job that protect returns")
 parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
 parsed = parser.parse_args()
 parsed.out.mkdir(parents=True, exist_ok=True)
@@ -170,7 +173,7 @@ trainer = Noting(
     callbacks=[Notes(parsed.out), StopsEarly()],
 )
 trainer.noted = []
-protect(trainer)
+job = protect(trainer)
 resume = (
     get_last_checkpoint(arguments.output_dir) if parsed.resume_last and Path(arguments.output_dir).exists() else None
 )

@@ -73,7 +73,7 @@ def test_command_sends_each_recovery_as_one_trace(tmp_path):
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
     receiver = OtlpReceiver()
     with receiver.running() as endpoint:
-        command = [sys.executable, "-m", "deadpool.cli.main", "trace", str(tmp_path), "--otlp", endpoint]
+        command = [sys.executable, "-m", "deadpool.cli.main", "show", "trace", str(tmp_path), "--otlp", endpoint]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "of 2 recoveries" in done.stdout and set(receiver.paths) == {"/v1/traces"}

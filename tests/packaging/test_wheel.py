@@ -87,7 +87,7 @@ def test_wheel_has_no_test_rigs_and_says_where_they_are(archives, python, tmp_pa
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"deadpool"}
     for command in ("sim", "chaos"):
-        done = end_of(python.with_name("deadpool"), command, "--help", folder=tmp_path)
+        done = end_of(python.with_name("deadpool"), "lab", command, "--help", folder=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert "torch-deadpool-lab, which is not installed" in done.stderr and "pip install ./lab" in done.stderr
 
@@ -98,6 +98,6 @@ def test_lab_is_of_the_same_version():
 
 @pytest.mark.thorough
 def test_demo_from_the_wheel_shows_that_nothing_was_lost(python, tmp_path):
-    said = run(python.with_name("deadpool"), "demo", "--steps", 6, "--json", tmp_path / "figures.json", folder=tmp_path)
+    said = run(python.with_name("deadpool"), "demo", "--steps", 6, "--out", tmp_path / "figures.json", folder=tmp_path)
     assert "BIT-IDENTICAL" in said and "NOT BIT" not in said
     assert json.loads((tmp_path / "figures.json").read_text())["bit_identical"] is True

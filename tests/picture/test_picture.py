@@ -82,7 +82,7 @@ def test_run_without_a_recovery_is_refused(records):
 
 def test_command_writes_the_file(tmp_path):
     shutil.copy(EVENTS, tmp_path)
-    result = CliRunner().invoke(app, ["picture", str(tmp_path), "--out", str(tmp_path / "new" / "picture.svg")])
+    result = CliRunner().invoke(app, ["show", "picture", str(tmp_path), "--out", str(tmp_path / "new" / "picture.svg")])
     assert result.exit_code == 0, result.output
     assert words_of((tmp_path / "new" / "picture.svg").read_text())
 

@@ -1,6 +1,6 @@
 """Each mutation is noticed within so many seeds, which shows that the checkers can fail.
 
-The command `deadpool sim --mutations` runs all of them; those that take long are left out of a quick check.
+The command `deadpool lab sim --mutations` runs all of them; those that take long are left out of a quick check.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 @pytest.mark.thorough
 def test_interrupted(tmp_path):
     """The leak check of every test sees what is left."""
-    command = [sys.executable, "-m", "deadpool.cli.main", "chaos", "--strangers", "20", "--keep", str(tmp_path)]
+    command = [sys.executable, "-m", "deadpool.cli.main", "lab", "chaos", "--strangers", "20", "--keep", str(tmp_path)]
     with (tmp_path / "said").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=tmp_path, start_new_session=True)
     wait_until(lambda: list(tmp_path.glob("*/undisturbed/run/job.json")), "a job")

@@ -1,4 +1,4 @@
-"""`deadpool top` in a real terminal: small and wide, four thousand nodes, its keys."""
+"""`deadpool show top` in a real terminal: small and wide, four thousand nodes, its keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from waiting import LIMIT_S
 from deadpool.views.top.keyboard import keys_in
 from deadpool.views.top.model import Model
 
-TOP = [sys.executable, "-m", "deadpool.cli.main", "top"]
+TOP = [sys.executable, "-m", "deadpool.cli.main", "show", "top"]
 
 
 @pytest.fixture(scope="module")

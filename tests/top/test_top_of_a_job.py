@@ -1,4 +1,4 @@
-"""`deadpool top` beside a real job: a node is drained by a key, and the story of it is read from the screen."""
+"""`deadpool show top` beside a real job: a node is drained by a key, and the story of it is read from the screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_node_is_drained_by_a_key_and_the_story_is_shown(tmp_path):
     script = [str(SCRIPT), "--out", str(tmp_path / "out"), "--layout", "ddp", "--steps", "1000000", *SMALL]
     config = JobConfig(nodes=2, spares=1, node_timeout_s=60.0).checked()
     job = LocalJob(config, RunDir.create(tmp_path / "run"), script, quiet=True)
-    top = [sys.executable, "-m", "deadpool.cli.main", "top", str(tmp_path / "run")]
+    top = [sys.executable, "-m", "deadpool.cli.main", "show", "top", str(tmp_path / "run")]
     with running(job), Screen(80, 24).running(top) as screen:
         screen.await_text(lambda text: text.startswith("RUNNING") and "protected" in text)
         screen.await_text(lambda text: "spares 1" in text and ">n0" in text)

@@ -37,11 +37,11 @@ def told() -> dict:
 
 
 COMMANDS = {
-    "story": ("story", "{run}", "--json"),
-    "report": ("report", "{run}", "--out", "{out}"),
-    "picture": ("picture", "{run}", "--out", "{out}"),
-    "trace": ("trace", "{run}", "--cause", "fault-9"),
-    "logs of a rank": ("logs", "{run}", "--rank", "0"),
+    "story": ("show", "story", "{run}", "--json"),
+    "report": ("show", "report", "{run}", "--out", "{out}"),
+    "picture": ("show", "picture", "{run}", "--out", "{out}"),
+    "trace": ("show", "trace", "{run}", "--cause", "fault-9"),
+    "logs of a rank": ("show", "logs", "{run}", "--rank", "0"),
 }
 
 
@@ -51,20 +51,20 @@ def test_command_that_reads_the_log_says_what_it_lacks(folder, told, tmp_path, c
     with AnsweringCoordinator(folder, told).running():
         done = CliRunner().invoke(app, words)
     assert SAID in done.stderr and "3 events are lost" in done.stderr, done.output
-    assert ("of node n1 are not written" in done.stderr) is (command[0] == "logs")
+    assert ("of node n1 are not written" in done.stderr) is (command[1] == "logs")
     assert SAID not in done.stdout, "JSON stays JSON"
 
 
 def test_report_has_it_inside(folder, told, tmp_path):
     with AnsweringCoordinator(folder, told).running():
-        CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path / "out")])
+        CliRunner().invoke(app, ["show", "report", str(folder), "--out", str(tmp_path / "out")])
     assert SAID in (tmp_path / "out").read_text()
 
 
 def test_log_that_holds_nothing_yet_is_not_called_damaged(folder, told):
     (folder / "events.jsonl").write_text("")
     with AnsweringCoordinator(folder, told).running():
-        done = CliRunner().invoke(app, ["story", str(folder)])
+        done = CliRunner().invoke(app, ["show", "story", str(folder)])
     assert SAID in str(done.exception) + done.output
 
 
@@ -72,7 +72,7 @@ def test_job_that_is_over_is_not_asked(folder, told):
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"t": 9e9, "what": "completed"}\n')
     with AnsweringCoordinator(folder, told).running() as coordinator:
-        done = CliRunner().invoke(app, ["story", str(folder)])
+        done = CliRunner().invoke(app, ["show", "story", str(folder)])
     assert done.exit_code == 0 and SAID not in done.stderr and not coordinator.asked
 
 

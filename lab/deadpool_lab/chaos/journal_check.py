@@ -16,7 +16,7 @@ def journal_problems(folder: Path, results: Results) -> list[str]:
 
 
 def _problems(folder: Path, rank: int, losses: dict[int, str]) -> Iterator[str]:
-    """Reads the lines of the file: `deadpool journal` would hide what is there twice."""
+    """Reads the lines of the file: `deadpool show journal` would hide what is there twice."""
     path = folder / f"rank-{rank:05d}.jsonl"
     text = path.read_text() if path.exists() else ""
     lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -1,9 +1,8 @@
-"""`deadpool chaos`: inject real faults into real jobs, again and again, and compare the results bit for bit."""
+"""`deadpool lab chaos`: inject real faults into real jobs, again and again, and compare the results bit for bit."""
 
 from __future__ import annotations
 
 import json as json_format
-import math
 import shutil
 import time
 from contextlib import nullcontext
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.given_number import check_at_least, check_more_than
 from deadpool.cli.given_path import check_output, write_output
+from deadpool.cli.shared_options import Figures, OldFigures, in_new_form
 
 if TYPE_CHECKING:
     from deadpool_lab.chaos.injected_fault import InjectedFault
@@ -50,7 +51,8 @@ def chaos(
         ),
     ] = 0.0,
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
-    json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
+    out: Figures = None,
+    json: OldFigures = None,
     strangers: Annotated[int, typer.Option(help="instead: so many generated scripts, each run three times")] = 0,
     only: Annotated[int | None, typer.Option(help="of the generated scripts only this one, by its number")] = None,
     kind: Annotated[
@@ -58,14 +60,16 @@ def chaos(
     ] = "",
 ) -> None:
     """Train small jobs, kill, stop, cut off and damage their nodes, and compare with undisturbed runs bit for bit."""
-    _check_numbers(minutes, strangers)
-    check_output(json, "json")
+    check_more_than(0, minutes=minutes)
+    check_at_least(0, strangers=strangers)
+    out = in_new_form(out, json, "--json --out")
+    check_output(out, "out")
     if strangers or kind == "list":
         from deadpool_lab.cli.strangers import list_kinds, run_strangers
 
         if kind == "list":
             list_kinds()
-        run_strangers(strangers, seed, only, kind, minutes, keep, json)
+        run_strangers(strangers, seed, only, kind, minutes, keep, out)
     _check_only(only, kind)
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
     from deadpool.control.launch.temporary_folder import temporary_folder
@@ -73,7 +77,7 @@ def chaos(
     _check(faults, layout, _words(kinds))
     _check_full_disk(full_disk_minutes, kinds, one_by_one, adaptive)
     stop_on_interrupts()
-    diagnosis = (json.parent if json is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
+    diagnosis = (out.parent if out is not None else Path.cwd()) / f"chaos-{seed}-diagnosis"
     shutil.rmtree(diagnosis, ignore_errors=True)  # left by an earlier run
     try:
         with temporary_folder("deadpool-chaos-") if keep is None else nullcontext(keep.resolve()) as folder:
@@ -83,18 +87,9 @@ def chaos(
     except KeyboardInterrupt:
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
-    if json is not None:
-        write_output(json, json_format.dumps(figures, indent=2) + "\n")
+    if out is not None:
+        write_output(out, json_format.dumps(figures, indent=2) + "\n")
     raise typer.Exit(_print_result(figures, diagnosis))
-
-
-def _check_numbers(minutes: float, strangers: int) -> None:
-    from deadpool.errors import ConfigError
-
-    if not 0 < minutes < math.inf:
-        raise ConfigError(f"minutes={minutes:g} cannot be used: give a number above 0")
-    if strangers < 0:
-        raise ConfigError(f"strangers={strangers} cannot be used: give a number of scripts, or leave it out")
 
 
 def _check_only(only: int | None, kind: str) -> None:
@@ -117,8 +112,7 @@ def _check(faults: int, layout: str, kinds: list[str]) -> None:
 
     if layout != "both" and layout not in JOBS:
         raise ConfigError(f"layout={layout!r} cannot be used: give {', '.join(JOBS)} or both")
-    if faults < 1:
-        raise ConfigError(f"faults={faults} cannot be used: give at least 1")
+    check_at_least(1, faults=faults)
     for kind in kinds:
         if kind not in FAULTS:
             raise ConfigError(f"kinds={kind!r} cannot be used: give some of {', '.join(FAULTS)}")

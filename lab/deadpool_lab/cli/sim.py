@@ -1,9 +1,8 @@
-"""`deadpool sim`: run the protocol's cores in a simulated world, seed by seed, under checkers."""
+"""`deadpool lab sim`: run the protocol's cores in a simulated world, seed by seed, under checkers."""
 
 from __future__ import annotations
 
 import json as json_format
-import math
 import os
 import time
 from collections.abc import Iterable
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.given_path import check_output, write_output
+from deadpool.cli.shared_options import Figures, OldFigures, in_new_form
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.options import Profile
@@ -34,23 +35,25 @@ def sim(
     mutations: Annotated[bool, typer.Option(help="break rules one by one, and check that seeds notice it")] = False,
     nodes: Annotated[int, typer.Option(help="instead: measure a loss in a job of so many nodes")] = 0,
     nproc_per_node: Annotated[int, typer.Option(help="ranks on each node, with --nodes")] = 8,
-    json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
+    out: Figures = None,
+    json: OldFigures = None,
 ) -> None:
     """Run the real cores in a seeded world full of faults. For each seed that breaks a rule of the protocol it prints
     one command that replays it, and the exit code is 1."""
-    _check(seeds=(seeds, 1), jobs=(jobs, 0), minutes=(minutes, 0), nproc_per_node=(nproc_per_node, 1))
-    if nodes:
-        _check(nodes=(nodes, _FEWEST_NODES))
-    check_output(json, "json")
+    check_at_least(0, jobs=jobs, minutes=minutes)
+    check_at_least(1, seeds=seeds, nproc_per_node=nproc_per_node)
+    check_at_least(_FEWEST_NODES, nodes=nodes or None)
+    out = in_new_form(out, json, "--json --out")
+    check_output(out, "out")
     jobs = jobs or os.cpu_count() or 1
     if nodes:
         from deadpool_lab.cli.sim_scale import measure
 
-        measure(nodes, nproc_per_node, json)
+        measure(nodes, nproc_per_node, out)
     elif mutations:
         from deadpool_lab.cli.sim_mutations import catch_all
 
-        catch_all(jobs, json)
+        catch_all(jobs, out)
     else:
         chosen = _profile(profile)
         if seed is not None or story:
@@ -58,15 +61,7 @@ def sim(
             summary, elapsed_s = _print_each(chosen_seeds, chosen)
         else:
             summary, elapsed_s = _run(first, seeds, jobs, minutes, chosen)
-        _conclude(summary, elapsed_s, json)
-
-
-def _check(**given: tuple[float, int]) -> None:
-    from deadpool.errors import ConfigError
-
-    for name, (value, least) in given.items():
-        if not least <= value < math.inf:
-            raise ConfigError(f"{name}={value!r} cannot be used: give at least {least}")
+        _conclude(summary, elapsed_s, out)
 
 
 def _profile(name: str) -> Profile:
@@ -132,7 +127,7 @@ def _print_violation(result: Result) -> None:
         print(f"seed {result.seed} FAILED {result.violation}\n  replay: {result.replay}", flush=True)
 
 
-def _conclude(summary: Summary, elapsed_s: float, json: Path | None) -> None:
+def _conclude(summary: Summary, elapsed_s: float, out: Path | None) -> None:
     report = summary.report(elapsed_s)
     for outcome, count in summary.outcomes.most_common():
         print(f"{count:7} {outcome}")
@@ -141,7 +136,7 @@ def _conclude(summary: Summary, elapsed_s: float, json: Path | None) -> None:
         f"({report['faults_per_seed']} per seed), {summary.steps} rank-steps in {elapsed_s:.1f} s: "
         f"{report['seeds_per_s']} seeds/s, {report['faults_per_s']} faults/s, {report['steps_per_s']} simulated steps/s"
     )
-    if json is not None:
-        write_output(json, json_format.dumps(report, indent=1))
+    if out is not None:
+        write_output(out, json_format.dumps(report, indent=1))
     if summary.violations:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""`deadpool sim --mutations`: break the rules of the protocol one by one, and count the seeds until one notices."""
+"""`deadpool lab sim --mutations`: break the rules of the protocol one by one, and count the seeds until one notices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from deadpool.cli.given_path import write_output
 
 
-def catch_all(jobs: int, json: Path | None) -> None:
+def catch_all(jobs: int, out: Path | None) -> None:
     """Exits with code 1 if a mutation went unnoticed."""
     from deadpool_lab.sim.mutations import ALL
     from deadpool_lab.sim.mutations.catching import catch_each
@@ -25,8 +25,8 @@ def catch_all(jobs: int, json: Path | None) -> None:
     catches = [found[mutation.name] for mutation in ALL]
     missed = [catch.mutation for catch in catches if not catch.violation]
     print(f"{len(catches)} mutations, {len(missed)} not caught, {time.monotonic() - began:.1f} s")
-    if json is not None:
+    if out is not None:
         report = {"mutations": [asdict(catch) for catch in catches], "not_caught": missed}
-        write_output(json, json_format.dumps(report, indent=1))
+        write_output(out, json_format.dumps(report, indent=1))
     if missed:
         raise SystemExit(1)

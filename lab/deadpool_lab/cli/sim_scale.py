@@ -1,4 +1,4 @@
-"""`deadpool sim --nodes N`: lose one node of a job of that size, and measure what it costs the coordinator's core."""
+"""`deadpool lab sim --nodes N`: lose one node of a job of that size, and measure what it costs the coordinator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from deadpool.cli.given_path import write_output
 
 
-def measure(nodes: int, per_node: int, json: Path | None) -> None:
+def measure(nodes: int, per_node: int, out: Path | None) -> None:
     from deadpool.control.event_loop import collect_seldom
     from deadpool.wire.codec import decode, encode
     from deadpool_lab.sim.scale.loss import measure
@@ -32,5 +32,5 @@ def measure(nodes: int, per_node: int, json: Path | None) -> None:
     )
     for name, each in recovery["by_type"].items():
         print(f"  {name:13} {each['messages']:7} messages {each['bytes']:10} bytes {each['cpu_s']:8.3f} s")
-    if json is not None:
-        write_output(json, json_format.dumps(report, indent=1))
+    if out is not None:
+        write_output(out, json_format.dumps(report, indent=1))

@@ -1,4 +1,4 @@
-"""`deadpool chaos --strangers N`: run generated scripts without DeadPool, with it, and with injected faults."""
+"""`deadpool lab chaos --strangers N`: run generated scripts without DeadPool, with it, and with injected faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 6
 
 
 def run_strangers(
-    count: int, seed: int, only: int | None, kind: str, minutes: float, keep: Path | None, json: Path | None
+    count: int, seed: int, only: int | None, kind: str, minutes: float, keep: Path | None, out: Path | None
 ) -> NoReturn:
     """Ends the command: with code 0 only if every script is exact, named first or refused as it has to be, and no
     process is left."""
@@ -35,8 +35,8 @@ def run_strangers(
     except KeyboardInterrupt:
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
-    if json is not None:
-        write_output(json, json_format.dumps(figures, indent=2) + "\n")
+    if out is not None:
+        write_output(out, json_format.dumps(figures, indent=2) + "\n")
     raise typer.Exit(_conclude(figures, folder))
 
 

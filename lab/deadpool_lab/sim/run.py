@@ -41,7 +41,7 @@ class Result:
     @property
     def replay(self) -> str:
         profile = "" if self.profile == ANYTHING.name else f" --profile {self.profile}"
-        return f"deadpool sim --seed {self.seed}{profile} --story"
+        return f"deadpool lab sim --seed {self.seed}{profile} --story"
 
 
 def run_seed(seed: int, *, story: bool = False, profile: Profile = ANYTHING) -> Result:

@@ -80,7 +80,7 @@ class Script:
     def command(self) -> str:
         """It names the kind, as another kind more changes which one a number draws."""
         kind = f" --kind {self.kind.name}" if self.kind else ""
-        return f"deadpool chaos --strangers 1{kind} --seed {self.seed} --only {self.number}"
+        return f"deadpool lab chaos --strangers 1{kind} --seed {self.seed} --only {self.number}"
 
 
 def generate(seed: int, number: int, kind: str = "") -> Script:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deadpool.cli.given_number import check_at_least, check_more_than
+from deadpool.cli.shared_options import Json
 from deadpool.errors import ConfigError
 from deadpool.protocol.topology import Address
 
@@ -50,7 +51,7 @@ def doctor(
         str | None, typer.Option(help="as the job's agents use it (default: DEADPOOL_TLS, else off)")
     ] = None,
     name: Annotated[str | None, typer.Option(help="this node's name (default: its host name)")] = None,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
     timeout_s: Annotated[float, typer.Option(help="seconds after which a check that does not end is given up")] = 5.0,
 ) -> None:
     """Look for what would stop a job or slow it down, on this node or on all nodes together.
@@ -61,7 +62,8 @@ def doctor(
     from deadpool.doctor.options import Options, parse_size
     from deadpool.doctor.table import Result
 
-    _check(timeout_s=timeout_s, wait_s=wait_s, least_gbps=least_gbps, least_time_s=least_time_s, gpus=gpus)
+    check_more_than(0, timeout_s=timeout_s, wait_s=wait_s)
+    check_at_least(0, least_gbps=least_gbps, least_time_s=least_time_s, gpus=gpus)
     options = Options(
         run_dir=Path(run_dir) if run_dir is not None else None,  # not typer's: that one looks at it, and may hang
         arena_bytes=parse_size(arena, "arena"),
@@ -88,13 +90,6 @@ def doctor(
         code = int(result.code)
     _print(result, json)
     raise typer.Exit(code)
-
-
-def _check(**values: float | None) -> None:
-    for name, value in values.items():
-        above = name in ("timeout_s", "wait_s")
-        if value is not None and not (0 <= value < math.inf and (value or not above)):
-            raise ConfigError(f"{name}={value:g} cannot be used: give {'more than 0' if above else 'at least 0'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

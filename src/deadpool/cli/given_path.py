@@ -22,6 +22,16 @@ def folder_given_as(name: str) -> Callable[[str], Path]:
     return path
 
 
+def check_health_root(root: str) -> None:
+    """What stands before {node} is a folder here, where each node has its own below it."""
+    place = root.partition("{node}")[0] or "."
+    if not Path(place).is_dir():
+        raise ConfigError(
+            f"health_root={root!r} cannot be used: {place} is no folder. Give the one with /proc, /sys and /dev of the "
+            "node, as in --health-root /"
+        )
+
+
 def check_output(file: Path | None, name: str) -> None:
     """That a file can be written there. A command that works for minutes says so before that. The folder may have to be
     made; None: no file is wanted."""

@@ -1,5 +1,5 @@
-"""What a developer needs comes from another package, torch-deadpool-lab: `deadpool sim`, `deadpool chaos`, and the long
-runs of `deadpool plan --simulate`. Its entry points are looked up only where one of these is asked for."""
+"""`deadpool lab`: what a developer needs. It comes from another package, torch-deadpool-lab, as do the long runs of
+`deadpool plan --simulate`. Its entry points are looked up only where one of these is asked for."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ def load(name: str) -> Any:
     )
 
 
-class CommandsAndLab(TyperGroup):
-    """Those of the lab are read when one of them is called. The help of all names them without."""
+class LabCommands(TyperGroup):
+    """Each is read when it is called. The help of all names them without."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         return (name, command(name), args[1:]) if name in COMMANDS else super().resolve_command(ctx, args)
 
 
-def add_commands(app: typer.Typer) -> None:
-    for name, meaning in COMMANDS.items():
-        app.command(name, help=f"{meaning} (torch-deadpool-lab)")(lambda: None)
+app = typer.Typer(
+    cls=LabCommands, help="Test DeadPool itself (torch-deadpool-lab, for its developers).", no_args_is_help=True
+)
+for _name, _meaning in COMMANDS.items():
+    app.command(_name, help=_meaning)(lambda: None)
 
 
 def command(name: str) -> Any:
-    app = typer.Typer(add_completion=False)
-    app.command(name)(load(name))
-    return typer.main.get_command(app)
+    single = typer.Typer(add_completion=False)
+    single.command(name)(load(name))
+    return typer.main.get_command(single)

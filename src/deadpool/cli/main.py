@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from deadpool import __version__
-from deadpool.cli import doctor, plan
-from deadpool.cli.act import audit, drain, durable, kill, protect, replace, salvage
+from deadpool.cli import doctor, lab, plan
+from deadpool.cli.act import audit, drain, durable, kill, protect, replace
 from deadpool.cli.engines import kubernetes, pool, slurm, ssh
-from deadpool.cli.lab import CommandsAndLab, add_commands
+from deadpool.cli.old_names import CommandsByOldNames
 from deadpool.cli.show import (
     dashboard,
     journal,
@@ -26,31 +28,77 @@ from deadpool.cli.show import (
     trace,  # fmt: skip
 )
 from deadpool.cli.start import agent, coordinator, demo, run
-from deadpool.cli.words import as_given, is_usage_error, output_sentence, usage_sentence
+from deadpool.cli.words import as_given, error_sentence, is_usage_error, output_sentence, usage_sentence
 from deadpool.config.environment import DEBUG_VARIABLE
 from deadpool.errors import DeadPoolError
 
+_SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+_TAKE_A_SCRIPT = (run.run, ssh.ssh, agent.agent)
+
+
+def _group(help: str, *functions: Callable[..., None]) -> typer.Typer:
+    group = typer.Typer(help=help, no_args_is_help=True)
+    for function in functions:
+        group.command()(function)
+    return group
+
+
+PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Before a job": {"demo": demo.demo, "plan": plan.plan, "doctor": doctor.doctor},
+    "Start a job": {
+        "run": run.run,
+        "slurm": slurm.app,
+        "kubernetes": kubernetes.app,
+        "ssh": ssh.ssh,
+        "coordinator": coordinator.coordinator,
+        "agent": agent.agent,
+    },
+    "Look at a job": {
+        "status": status.status,
+        "show": _group(
+            "Show recoveries, logs and values of a job; on a terminal, in a browser, as files.",
+            story.story,
+            top.top,
+            logs.logs,
+            journal.journal,
+            dashboard.dashboard,
+            report.report,
+            picture.picture,
+            trace.trace,
+        ),
+    },
+    "Act on a job": {
+        "node": _group("Take a node out of a running job, or hit one.", drain.drain, replace.replace, kill.kill),
+        "job": _group(
+            "Change how a running job is protected, or find out whether it is exact.", protect.protect, audit.audit
+        ),
+        "durable": durable.app,
+    },
+    "Several jobs": {"pool": pool.app},
+    "Develop DeadPool": {"lab": lab.app},
+}
+"""What `deadpool --help` shows, in the order of a user's day."""
+_ORDER = [name for panel in PANELS.values() for name in panel]
+
+
+def _in_short(function: Callable[..., None]) -> str:
+    """The first sentence of what its own help says."""
+    return re.split(r"(?<=\.)\s", function.__doc__ or "")[0]
+
+
+class _Commands(CommandsByOldNames):
+    """typer would put commands before groups, and panels follow the order of commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return _ORDER
+
+
 app = typer.Typer(
-    cls=CommandsAndLab,
+    cls=_Commands,
     help="Keeps a PyTorch training job running when machines die.",
     no_args_is_help=True,
     add_completion=False,
 )
-SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-
-
-_ANOTHER = "Give another path, or the right to use this one; "
-_WHAT_NOW = {
-    errno.EACCES: _ANOTHER,
-    errno.EPERM: _ANOTHER,
-    errno.EROFS: "Give another path; ",
-    errno.ENOENT: "Give the path of what is there; ",
-    errno.EEXIST: "Give another path; ",
-    errno.ENOTDIR: "Give another path; ",
-    errno.EISDIR: "Give the path of a file; ",
-    errno.ENOSPC: "Make room there, or give another path; ",
-    errno.EDQUOT: "Make room there, or give another path; ",
-}
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,33 +119,13 @@ def options(
         os.environ[DEBUG_VARIABLE] = "1"  # for the processes that it starts as well
 
 
-app.command(context_settings=SCRIPT_LAST)(run.run)
-app.command(context_settings=SCRIPT_LAST)(agent.agent)
-app.command()(coordinator.coordinator)
-app.command(context_settings=SCRIPT_LAST)(ssh.ssh)
-app.command()(status.status)
-app.command()(story.story)
-app.command()(top.top)
-app.command()(trace.trace)
-app.command()(journal.journal)
-app.command()(logs.logs)
-app.command()(picture.picture)
-app.command()(plan.plan)
-app.command()(dashboard.dashboard)
-app.command()(report.report)
-app.command()(kill.kill)
-app.command()(drain.drain)
-app.command()(replace.replace)
-app.command()(audit.audit)
-app.command()(protect.protect)
-app.command()(demo.demo)
-app.command()(doctor.doctor)
-app.command()(salvage.salvage)
-add_commands(app)
-app.add_typer(durable.app, name="durable")
-app.add_typer(kubernetes.app, name="kubernetes")
-app.add_typer(pool.app, name="pool")
-app.add_typer(slurm.app, name="slurm")
+for _panel, _commands in PANELS.items():
+    for _name, _what in _commands.items():
+        if isinstance(_what, typer.Typer):
+            app.add_typer(_what, name=_name, rich_help_panel=_panel)
+        else:
+            _settings = _SCRIPT_LAST if _what in _TAKE_A_SCRIPT else None
+            app.command(_name, context_settings=_settings, rich_help_panel=_panel, short_help=_in_short(_what))(_what)
 
 
 def main() -> None:
@@ -107,9 +135,7 @@ def main() -> None:
     except (DeadPoolError, OSError) as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        _refuse(
-            as_given(str(error), sys.argv[1:], os.environ) if isinstance(error, DeadPoolError) else _sentence(error)
-        )
+        _refuse(error_sentence(error) if isinstance(error, OSError) else as_given(str(error), sys.argv[1:], os.environ))
     except Exception as error:
         if not is_usage_error(error):
             raise
@@ -141,13 +167,6 @@ def _finish_output() -> None:
         if error.errno != errno.EPIPE:
             print(f"deadpool: {output_sentence(error)}", file=sys.stderr)
         sys.exit(1 if error.errno == errno.EPIPE else 2)
-
-
-def _sentence(error: OSError) -> str:
-    what = error.strerror or str(error) or type(error).__name__
-    where = f"{error.filename}: " if error.filename else ""
-    now = _WHAT_NOW.get(error.errno or 0, "")
-    return f"{where}{what}. {now}`deadpool --debug` before the subcommand shows where that came from"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json as json_format
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
@@ -14,7 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.given_path import check_output, write_output
+from deadpool.cli.lab import load
+from deadpool.cli.shared_options import Json
 from deadpool.sizing.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def plan(
     svg: Annotated[
         Path | None, typer.Option(help="draw goodput over spares and over the interval into this file")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print the answer as JSON")] = False,
+    json: Json = False,
     *,
     given: dict[str, Any],
 ) -> None:
@@ -93,9 +95,10 @@ def plan(
 
     check_output(svg, "svg")
     inputs, seen = _inputs(given, failure_log, log_days, events or [])
-    _check(spares=spares, capture_every=capture_every, durable_every_min=durable_every_min, simulate=simulate)
-    _check(simulate_ranks=simulate_ranks - 1, jobs=jobs)
+    check_at_least(0, spares=spares, durable_every_min=durable_every_min, simulate=simulate, jobs=jobs)
+    check_at_least(1, capture_every=capture_every, simulate_ranks=simulate_ranks)
     _check_goodput(goodput_at_least, spares)
+    simulation = load("plan-simulation") if simulate else None  # which refuses before any work is done
     wishes = Wishes(
         spares=spares,
         scheme=parse_scheme(protect) if protect is not None else None,
@@ -117,24 +120,13 @@ def plan(
     if svg is not None:
         _draw(advice, svg, quiet=json)
     answer = as_json(advice)
-    if simulate:
-        from deadpool.cli.lab import load
-
-        answer["simulation"] = load("plan-simulation")(
+    if simulation is not None:
+        answer["simulation"] = simulation(
             advice, count=simulate, first=first_seed, per_node=simulate_ranks, jobs=jobs, quiet=json
         )
     if json:
         json_format.dump(answer, sys.stdout, indent=1)
         print()
-
-
-def _check(**values: float | None) -> None:
-    from deadpool.errors import ConfigError
-
-    for name, value in values.items():
-        least = 1 if name == "capture_every" else 0
-        if value is not None and not least <= value < math.inf:
-            raise ConfigError(f"{name}={value!r} cannot be used: give at least {least}")
 
 
 def _check_goodput(wanted: float | None, spares: int | None) -> None:

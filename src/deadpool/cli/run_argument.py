@@ -1,4 +1,4 @@
-"""The one grammar of commands that act on a job: `deadpool VERB [RUN] [--node N] [--rank N] [--cause C] [--scheme S]`.
+"""The one grammar of commands that act on a job: `deadpool COMMAND [RUN] [--node N] [--rank N] [--cause C] ...`.
 
 RUN is the job's run folder, by default the newest one here. It is declared here, once, for all of them. So are the
 forms that came before it, which are still taken and answered with the new form: `--run-dir PATH`, and an argument that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,18 @@ _KINDS = {
     r"valid boolean\b.*": "give true or false",
 }
 """What is wrong with a value, as click or pydantic say it, depending on the version of typer."""
+_ANOTHER = "Give another path, or the right to use this one; "
+_WHAT_NOW = {
+    errno.EACCES: _ANOTHER,
+    errno.EPERM: _ANOTHER,
+    errno.EROFS: "Give another path; ",
+    errno.ENOENT: "Give the path of what is there; ",
+    errno.EEXIST: "Give another path; ",
+    errno.ENOTDIR: "Give another path; ",
+    errno.EISDIR: "Give the path of a file; ",
+    errno.ENOSPC: "Make room there, or give another path; ",
+    errno.EDQUOT: "Make room there, or give another path; ",
+}
 
 
 def as_given(text: str, words: Sequence[str], variables: Mapping[str, str]) -> str:
@@ -40,7 +53,8 @@ def usage_sentence(error: Any) -> str:
     for pattern, what_now in _KINDS.items():
         if separator and re.search(pattern, reason):
             message = f"{head}: {what_now}"
-    return f"{message}. `{' '.join(['deadpool', *_names(error.ctx), '--help'])}` says what there is"
+    end = "" if message.endswith("?") else "."
+    return f"{message}{end} `{' '.join(['deadpool', *_names(error.ctx), '--help'])}` says what there is"
 
 
 def _names(context: Any) -> list[str]:
@@ -52,6 +66,14 @@ def _names(context: Any) -> list[str]:
 
 def is_usage_error(error: BaseException) -> bool:
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def error_sentence(error: OSError) -> str:
+    """For what the machine refuses, which may be the fault of the command."""
+    what = error.strerror or str(error) or type(error).__name__
+    where = f"{error.filename}: " if error.filename else ""
+    now = _WHAT_NOW.get(error.errno or 0, "")
+    return f"{where}{what}. {now}`deadpool --debug` before the subcommand shows where that came from"
 
 
 def output_sentence(error: OSError) -> str:

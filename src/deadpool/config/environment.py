@@ -14,6 +14,8 @@ TLS_VARIABLE = PREFIX + "TLS"
 
 DEBUG_VARIABLE = PREFIX + "DEBUG"
 """Set by `deadpool --debug`: errors that have a sentence end in a traceback all the same."""
+LOOKED_AT_VARIABLE = PREFIX + "LOOKED_AT"
+"""Set by a command that has looked for misspelt variables, for those that it starts."""
 
 AGENT_VARIABLE = PREFIX + "AGENT"
 """Set for trainers: the name of the socket that their agent listens on."""

@@ -416,10 +416,15 @@ def settings_for(command: str) -> tuple[Setting, ...]:
 
 
 def resolve(
-    flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] | None = None
+    flags: Mapping[str, Any],
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    settled: bool = False,
 ) -> JobConfig:
     """Flags that are None were not given. A job of one node has no other node to hold its copies. A recovery is played
-    in jobs that people start, and not in those whose starter has planned faults of its own."""
+    in jobs that people start, and not in those whose starter has planned faults of its own. `settled`: a launcher may
+    have given all settings, also those that were left out."""
     variables = os.environ if environment is None else environment
     merged: dict[str, Any] = {**_from_file(file), **_from_environment(variables, SETTINGS)}
     merged.update({name: value for name, value in flags.items() if value is not None})
@@ -427,10 +432,17 @@ def resolve(
         raise ConfigError(
             f"host={merged['host']!r} and interface={merged['interface']!r} cannot be used together: give one of them"
         )
+    holders = merged.get("holders")
     if merged.get("nodes", 1) == 1:
         merged.setdefault("holders", 0)
     merged.setdefault("rehearse_recovery", True)
-    return JobConfig(**merged).checked()
+    config = JobConfig(**merged).checked()
+    if holders not in (None, config.scheme.copies) and not (settled and holders == JobConfig().holders):
+        raise ConfigError(
+            f"holders={holders} and protect={config.protect!r} cannot be used together: give one of them, as --protect "
+            "says how many copies there are"
+        )
+    return config
 
 
 def resolve_agent(flags: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> JobConfig:

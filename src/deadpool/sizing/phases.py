@@ -36,7 +36,7 @@ def measured(jobs: Iterable[tuple[str, list[Record]]]) -> Phases:
     if not found:
         raise ConfigError(
             f"measured={name!r} cannot be used: there is no completed recovery in it; give the events.jsonl of a job "
-            "that lost something, e.g. one of `deadpool chaos` or `benchmarks/recovery.py`"
+            "that lost something, e.g. one of `deadpool lab chaos` or `benchmarks/recovery.py`"
         )
     default = Phases()
     return replace(

@@ -1,4 +1,4 @@
-"""Reports how long steps took before and after a fault, as events that `deadpool picture` draws. Main thread only.
+"""Reports how long steps took before and after a fault, as events that `deadpool show picture` draws. Main thread only.
 
 Without a fault nothing is reported: only the durations of the last steps are remembered.
 """

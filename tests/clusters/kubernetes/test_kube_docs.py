@@ -77,7 +77,7 @@ def run(cluster: Cluster, folder: Path, block: str) -> str:
 
 def await_story(cluster: Cluster, folder: Path) -> str:
     """A drain takes a moment; the page's own command is asked again."""
-    command = "kubectl exec job/train-coordinator-0 -- deadpool story /run/deadpool/run"
+    command = "kubectl exec job/train-coordinator-0 -- deadpool show story /run/deadpool/run"
     cluster.await_true(lambda: "drain-1" in run(cluster, folder, command), "the drain in the story", 60)
     return run(cluster, folder, command)
 

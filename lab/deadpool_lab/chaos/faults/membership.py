@@ -32,7 +32,7 @@ class JoinFault(Fault):
 
 
 class DrainFault(OnNode):
-    """`deadpool drain`: it hands over its ranks at the end of a step, and leaves."""
+    """`deadpool node drain`: it hands over its ranks at the end of a step, and leaves."""
 
     kind = "drain"
     asking: subprocess.Popen[bytes]
@@ -46,7 +46,7 @@ class DrainFault(OnNode):
 
     def inject(self, scene: Scene) -> None:
         program = [sys.executable, "-m", "deadpool.cli.main"]
-        command = [*program, "drain", str(scene.run_dir.path), "--node", self.target]
+        command = [*program, "node", "drain", str(scene.run_dir.path), "--node", self.target]
         output = scene.terminal.descriptor if scene.terminal is not None else subprocess.DEVNULL
         self.asking = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 

@@ -1,9 +1,8 @@
-"""`deadpool audit`: play a recovery for each kind of rank of a running job, and say whether its script is exact."""
+"""`deadpool job audit`: play a recovery for each kind of rank of a running job, and say whether its script is exact."""
 
 from __future__ import annotations
 
 import json as json_format
-import math
 import sys
 import time
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.shared_options import Json, WaitS
 
 _ASK_S = 0.2
 
@@ -20,17 +21,15 @@ _ASK_S = 0.2
 def audit(
     run: Path | None,
     wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
-    wait_s: Annotated[float, typer.Option(help="for so long at most; the audit goes on")] = 600.0,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    wait_s: WaitS = 600.0,
+    json: Json = False,
 ) -> None:
     """Play a recovery without a loss, for one rank of each kind in turn: another process takes the rank, all ranks
     compute the last steps again, and digests of their state are compared. In a last one all ranks are cut off inside of
     a step. Exit code 1: the script is not exact, or there was no verdict."""
     from deadpool.cli.job_client import ask, find_run_dir
-    from deadpool.errors import ConfigError
 
-    if not 0 <= wait_s < math.inf:
-        raise ConfigError(f"wait_s={wait_s:g} cannot be used: give seconds, at least 0")
+    check_at_least(0, wait_s=wait_s)
     folder = find_run_dir(run)
     before = len(ask(folder, "status")["audit"]["verdicts"])
     ask(folder, "audit")

@@ -1,9 +1,9 @@
-"""`deadpool durable`: list, verify and export durable checkpoints, and have a running job write one now."""
+"""`deadpool durable`: list, verify and export durable checkpoints, have a running job write one now, and read the
+copies that a job left on disk when it could not go on."""
 
 from __future__ import annotations
 
 import json as json_format
-import math
 import sys
 import time
 from pathlib import Path
@@ -11,23 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.act.salvage import salvage
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.shared_options import Json, OldTimeoutS, WaitS, in_new_form
 
 if TYPE_CHECKING:
     from deadpool.durable.manifest import Manifest
 
-app = typer.Typer(help="Durable checkpoints: list, verify, export, write one now.", no_args_is_help=True)
+app = typer.Typer(
+    help="Durable checkpoints: list, verify, export, write one now; salvage copies.", no_args_is_help=True
+)
 _POLL_S = 0.2
 
 Where = Annotated[str, typer.Argument(metavar="PATH", help="what the job was given with --durable")]
 
 
 @app.command("list")
-def list_checkpoints(
-    where: Where, json: Annotated[bool, typer.Option("--json", help="print JSON, one line each")] = False
-) -> None:
-    """List complete checkpoints, newest first, and folders of writes that were cut off. Exits 1 where none is
-    complete."""
+def list_checkpoints(where: Where, json: Json = False) -> None:
+    """List complete checkpoints, newest first, and folders of writes that were cut off; as JSON one line each. Exits 1
+    where none is complete."""
     from deadpool.durable.retention import torn
 
     store, manifests = _complete_in(where)
@@ -98,7 +101,8 @@ def export(
 def now(
     run: Path | None,
     wait: Annotated[bool, typer.Option(help="wait until it is complete, or has failed")] = True,
-    timeout_s: Annotated[float, typer.Option(help="seconds to wait at most")] = 1800.0,
+    wait_s: WaitS = 1800.0,
+    timeout_s: OldTimeoutS = None,
 ) -> None:
     """Have the running job write a checkpoint of the newest committed version, as SIGUSR1 to its coordinator does.
 
@@ -107,25 +111,28 @@ def now(
     from deadpool.errors import ConfigError
     from deadpool.events.event import read_events
 
-    if not 0 <= timeout_s < math.inf:
-        raise ConfigError(f"timeout_s={timeout_s:g} cannot be used: give seconds, at least 0")
+    wait_s = in_new_form(wait_s, timeout_s, "--timeout-s --wait-s")
+    check_at_least(0, wait_s=wait_s)
     folder = find_run_dir(run)
     before = read_events(folder.events)
     ask(folder, "durable")
     if not wait:
         return
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + wait_s
     while (answer := answer_to_request(before, read_events(folder.events))) is None:
         if time.monotonic() > deadline:
             raise ConfigError(
-                f"no checkpoint was complete within {timeout_s:g} s, and the job goes on writing it: `deadpool status "
-                f"{folder.path}` names the newest one, and --timeout-s waits longer"
+                f"no checkpoint was complete within {wait_s:g} s, and the job goes on writing it: `deadpool status "
+                f"{folder.path}` names the newest one, and --wait-s waits longer"
             )
         time.sleep(_POLL_S)
     if answer["what"] != "checkpoint_written":
         print(f"no checkpoint: {answer['reason']}")
         raise typer.Exit(1)
     print(f"checkpoint after {answer['step']} steps: {answer['name']}")
+
+
+app.command()(salvage)
 
 
 def answer_to_request(before: list[dict[str, Any]], events: list[dict[str, Any]]) -> dict[str, Any] | None:

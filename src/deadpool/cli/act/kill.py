@@ -1,4 +1,4 @@
-"""`deadpool kill`: inject a fault into a running job."""
+"""`deadpool node kill`: inject a fault into a running job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.shared_options import Json
 from deadpool.config.fault_orders import MOMENTS
 
 _AT_HELP = "wait for this moment of --step: " + "; ".join(f"{word}: {when}" for word, when in MOMENTS.items())
@@ -23,7 +24,7 @@ def kill(
     at: Annotated[str | None, typer.Option(help=_AT_HELP)] = None,
     step: Annotated[int | None, typer.Option(help="the step N of --at; 0 is the first step of the job")] = None,
     signal: Annotated[str, typer.Option(help="the signal to send")] = "SIGKILL",
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
 ) -> None:
     """Send a signal to a node, or to the trainer of a rank: now, or at a moment of training."""
     from deadpool.cli.job_client import ask, find_run_dir

@@ -1,4 +1,4 @@
-"""`deadpool protect`: change how the snapshots of a running job are protected."""
+"""`deadpool job protect`: change how the snapshots of a running job are protected."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.shared_options import Json
 
 
 @for_a_job(formerly="scheme")
@@ -17,7 +18,7 @@ def protect(
     scheme: Annotated[
         str | None, typer.Option(help="copies=N, rs(K,M), or auto: the job chooses again, within its bounds")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
 ) -> None:
     """Protect the snapshots of a running job in another way: all ranks stop between two steps, copies go to their new
     places, and no step is computed again. Until they are there the old ones stay. `deadpool status` says when every

@@ -1,4 +1,4 @@
-"""`deadpool salvage`: read the copies that a job left on disk when it could not go on."""
+"""`deadpool durable salvage`: read the copies that a job left on disk when it could not go on."""
 
 from __future__ import annotations
 

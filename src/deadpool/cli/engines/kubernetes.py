@@ -118,7 +118,7 @@ def coordinator(
     from deadpool.control.launch.run_dir import RunDir
 
     signal.signal(signal.SIGTERM, _leave)  # the first process of a container ignores what it has no handler for
-    settings = place(resolve(flags), index)
+    settings = place(resolve(flags, settled=True), index)
     store = JobStateStore(job)
     state = store.read()
     if state.outcome:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json as json_format
-import math
 import os
 import socket
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.given_path import folder_given_as
+from deadpool.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from deadpool.control.launch.run_dir import RunDir
@@ -26,7 +27,6 @@ _FOLDER_HELP = "the pool's folder: its secret, its address, its jobs and its eve
 _GB = 1_000_000_000
 
 PoolFolder = Annotated[Path, typer.Option("--pool", parser=folder_given_as("--pool"), help=_FOLDER_HELP)]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
@@ -121,7 +121,7 @@ def join(
 
     own = name or socket.gethostname()
     _check_name(own)
-    _check_at_least_none("memory_gb", memory_gb)
+    check_at_least(0, memory_gb=memory_gb)
     place = (folder or Path(f"deadpool-pool-{own}")).absolute()
     try:
         make_private_folder(place)
@@ -202,8 +202,7 @@ def add_job(
     from deadpool.protocol.messages import PoolJob
 
     _check_name(name)
-    for limit, value in {"parked": parked, "leased": leased, "memory_gb": memory_gb}.items():
-        _check_at_least_none(limit, value)
+    check_at_least(0, parked=parked, leased=leased, memory_gb=memory_gb)
     tls = "off"
     if run_dir is not None:
         job_dir = RunDir(run_dir.absolute())
@@ -236,13 +235,6 @@ def _check_name(name: str) -> None:
 
     if not name or "/" in name or name.startswith((".", "-")):
         raise ConfigError(f"name={name!r} cannot be used: give a name that can be that of a folder")
-
-
-def _check_at_least_none(name: str, value: float) -> None:
-    from deadpool.errors import ConfigError
-
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"{name}={value:g} cannot be used: give a number of at least 0")
 
 
 @app.command("remove-job")

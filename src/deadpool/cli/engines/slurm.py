@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.engines.slurm_options import WARN_S, Preload, Requeue, RunDir, Script, Srun, WarnS, with_submission
+from deadpool.cli.engines.slurm_options import (
+    WARN_S,
+    Preload,
+    Requeue,
+    RunDir,
+    Script,
+    Srun,
+    WarnS,
+    check_options,
+    with_submission,
+)
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import checked_program
+from deadpool.cli.variables import tell_misspelt_variables
 from deadpool.config.setting import RUN
 
 if TYPE_CHECKING:
@@ -34,8 +46,6 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     from deadpool.errors import ConfigError
     from deadpool.host.owner_only import make_private_folder
 
-    if submission["warn_s"] < 0:
-        raise ConfigError(f"warn_s={submission['warn_s']} cannot be used: give at least 0")
     made = _job_script(submission, flags)
     if is_inside():
         raise ConfigError(
@@ -87,6 +97,9 @@ def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
     from deadpool.config.job_config import resolve
     from deadpool.control.launch.launcher import new_run_name
 
+    tell_misspelt_variables()
+    check_at_least(0, warn_s=submission["warn_s"])
+    check_options(submission)
     given = {name: value for name, value in flags.items() if value is not None}
     config = checked(resolve(given))
     settings = {"nodes": config.nodes, "spares": config.spares, **given}

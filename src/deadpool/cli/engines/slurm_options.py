@@ -12,6 +12,7 @@ import typer
 
 from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.start.program import MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
+from deadpool.errors import ConfigError
 
 Script = Annotated[list[str], typer.Argument(help=SCRIPT_HELP)]
 RunDir = Annotated[
@@ -61,6 +62,14 @@ def with_submission(*, submits: bool) -> Callable[[Callable[..., None]], Callabl
         return run
 
     return decorate
+
+
+def check_options(submission: dict[str, Any]) -> None:
+    """An empty one comes from a variable of the shell that is not set, and sbatch would take what follows for it."""
+    for name in (*_SBATCH, "job_name"):
+        if submission[name] == "":
+            flag = name.replace("_", "-")
+            raise ConfigError(f"{name}='' cannot be used: give what sbatch takes as --{flag}, or leave it out")
 
 
 def _parameters() -> list[inspect.Parameter]:

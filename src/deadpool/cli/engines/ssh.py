@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import sys
@@ -12,10 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import EMPTY_SCRIPT, MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
+from deadpool.cli.variables import tell_misspelt_variables
 from deadpool.config.setting import RUN
 from deadpool.control.console import print_line
 
@@ -79,10 +80,9 @@ def ssh(
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.errors import ConfigError
 
-    if not _LEAST_LEASE_S <= lease_s < math.inf:
-        raise ConfigError(f"lease_s={lease_s:g} cannot be used: give at least {_LEAST_LEASE_S:g} s")
-    if fan_out < 1:
-        raise ConfigError(f"fan_out={fan_out} cannot be used: give at least 1")
+    tell_misspelt_variables()
+    check_at_least(_LEAST_LEASE_S, lease_s=lease_s)
+    check_at_least(1, fan_out=fan_out)
     if not script[0]:
         raise ConfigError(EMPTY_SCRIPT)
     machines = read_hosts(hosts)

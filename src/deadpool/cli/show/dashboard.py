@@ -1,4 +1,4 @@
-"""`deadpool dashboard`: a live page of a job, for a browser."""
+"""`deadpool show dashboard`: a live page of a job, for a browser."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ async def _serve(folder: Any, host: str, port: int, token: str) -> None:
 
 def _greeting(address: str, folder: Path, token: str, *, shown: bool) -> list[str]:
     """What goes to a terminal is seen by its user; other output may end in a log, which the token must not."""
-    ways = f"deadpool dashboard {shlex.quote(str(folder))} --token"
+    ways = f"deadpool show dashboard {shlex.quote(str(folder))} --token"
     return [f"[deadpool] live page: {address}", f"[deadpool] its token: {token if shown else f'run `{ways}`'}"]

@@ -1,4 +1,4 @@
-"""`deadpool journal`: print what job.log has written, every step once."""
+"""`deadpool show journal`: print what job.log has written, every step once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deadpool logs`: print the log of a rank, also around a fault."""
+"""`deadpool show logs`: print the log of a rank, also around a fault."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from deadpool.cli.given_number import check_at_least
 from deadpool.cli.run_argument import for_a_job
 
 
@@ -32,8 +33,7 @@ def logs(
 
     if (rank is None) == (trainer is None):
         raise ConfigError("give either --rank or --trainer: a log is that of one of them")
-    if lines < 1:
-        raise ConfigError(f"lines={lines} cannot be used: give at least 1")
+    check_at_least(1, lines=lines)
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"logs={str(folder)!r} is not a folder: give that of an agent's logs, on the agent's machine")
     job = find_run_dir(run)

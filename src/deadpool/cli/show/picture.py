@@ -1,4 +1,4 @@
-"""`deadpool picture`: draw a recovery as an SVG."""
+"""`deadpool show picture`: draw a recovery as an SVG."""
 
 from __future__ import annotations
 

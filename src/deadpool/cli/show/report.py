@@ -1,4 +1,4 @@
-"""`deadpool report`: a job that has ended, as one HTML file."""
+"""`deadpool show report`: a job that has ended, as one HTML file."""
 
 from __future__ import annotations
 

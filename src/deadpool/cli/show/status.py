@@ -5,11 +5,10 @@ from __future__ import annotations
 import json as json_format
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,7 +19,7 @@ _ADD_SPARE = "deadpool agent --spare --join HOST:PORT SCRIPT"
 @for_a_job()
 def status(
     run: Path | None,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
 ) -> None:
     """Show the nodes and ranks of a running job, how far it is, what a loss would cost, and what snapshots cost."""
     from deadpool.cli.job_client import ask, find_run_dir
@@ -105,7 +104,7 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
     if (drain := body["drain"]) is not None:
         yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:
-        yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool replace --straggler"
+        yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool node replace --straggler"
     if body["same_rack"]:
         positions = ", ".join(map(str, body["same_rack"]))
         yield (
@@ -114,7 +113,7 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
         )
     for node in body["nodes"]:
         if node["quarantined"]:
-            reason = f"{node['quarantined']}; check the machine, then: deadpool drain --node {node['node']}"
+            reason = f"{node['quarantined']}; check the machine, then: deadpool node drain --node {node['node']}"
             yield f"[bold]node {node['node']} is quarantined[/bold]: {reason}"
 
 

@@ -1,4 +1,4 @@
-"""`deadpool story`: print each recovery as a timeline."""
+"""`deadpool show story`: print each recovery as a timeline."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from deadpool.events.story import Recovery
@@ -22,7 +23,7 @@ REPEATED = ("capture_missed",)
 def story(
     run: Path | None,
     cause: Annotated[str | None, typer.Option(help="only this one, as in fault-1 (default: all of them)")] = None,
-    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    json: Json = False,
 ) -> None:
     """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
     from deadpool.cli.job_client import check_cause, events_of, find_run_dir

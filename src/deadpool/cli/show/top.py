@@ -1,4 +1,4 @@
-"""`deadpool top`: a running job on the whole terminal."""
+"""`deadpool show top`: a running job on the whole terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def top(
     from deadpool.views.top.sources import Sources
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("deadpool top needs a terminal: use deadpool status, or deadpool status --json, in scripts")
+        raise ConfigError("deadpool show top needs a terminal: use deadpool status --json in scripts")
     folder = find_run_dir(run)
     folder.coordinator()  # refuses a folder that is none of a job
 

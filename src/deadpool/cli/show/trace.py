@@ -1,4 +1,4 @@
-"""`deadpool trace`: send recoveries as spans of OpenTelemetry."""
+"""`deadpool show trace`: send recoveries as spans of OpenTelemetry."""
 
 from __future__ import annotations
 

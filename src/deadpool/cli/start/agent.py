@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given_path import folder_given_as
+from deadpool.cli.given_path import check_health_root, folder_given_as
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import (
     MODULE_HELP,
@@ -22,6 +22,7 @@ from deadpool.cli.start.program import (
     checked_preload,
     checked_program,
 )
+from deadpool.cli.variables import tell_misspelt_variables
 from deadpool.config.setting import AGENT
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def agent(
     from deadpool.views.metrics.endpoint import check_package
     from deadpool.wire.credentials import read_credentials
 
+    node = name or f"{socket.gethostname()}-{os.getpid()}"
     program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
     if join is None:
         from deadpool.cli.engines.slurm import run_unsubmitted
@@ -88,7 +90,9 @@ def agent(
                 "all of them out only inside of a Slurm allocation, which says what this node is"
             )
         raise typer.Exit(run_unsubmitted(program, list(packages), flags))
+    tell_misspelt_variables()
     settings = resolve_agent(flags)
+    check_health_root(settings.health_root.replace("{node}", node))
     check_package(settings.metrics_port)
     try:
         make_private_folder(logs)
@@ -100,7 +104,7 @@ def agent(
 
     def make() -> AgentProcess:
         return AgentProcess(
-            node=name or f"{socket.gethostname()}-{os.getpid()}",
+            node=node,
             rack=rack,
             spare=spare,
             settings=settings,

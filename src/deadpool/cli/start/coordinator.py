@@ -18,6 +18,7 @@ import typer
 
 from deadpool.cli.given_path import folder_given_as
 from deadpool.cli.start.options import with_settings
+from deadpool.cli.variables import tell_misspelt_variables
 from deadpool.config.setting import COORDINATOR
 from deadpool.control.console import print_line, print_record
 
@@ -62,7 +63,8 @@ def coordinator(
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.wire.secret import read_handed_over
 
-    settings = at_interface(resolve(flags, file=config))
+    tell_misspelt_variables()
+    settings = at_interface(resolve(flags, file=config, settled=True))
     # One that is started again leads without its folder, and must not put another one in its place.
     folder = RunDir(run_dir) if again else RunDir.create(run_dir)
     locks: list[ProcessLock] = []
@@ -241,7 +243,7 @@ def _start_dashboard(config: JobConfig, folder: RunDir) -> subprocess.Popen[byte
     from deadpool.host.child_processes import end_with_parent
 
     host, _, port = config.dashboard_at.rpartition(":")
-    command = [sys.executable, "-m", "deadpool.cli.main", "dashboard", str(folder.path)]
+    command = [sys.executable, "-m", "deadpool.cli.main", "show", "dashboard", str(folder.path)]
     tie_to_parent = end_with_parent(signal.SIGTERM)
 
     def begin() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deadpool.cli.given_path import check_output, write_output
+from deadpool.cli.shared_options import Figures, OldFigures, in_new_form
 
 if TYPE_CHECKING:
     from deadpool.demo.comparison import Comparison
@@ -22,11 +23,13 @@ def demo(
     layout: Annotated[str, typer.Option(help="fsdp2, ddp or plain")] = "fsdp2",
     steps: Annotated[int, typer.Option(help="training steps of each run")] = 16,
     victim: Annotated[str, typer.Option(help="the node to kill")] = "n2",
-    json: Annotated[Path | None, typer.Option(help="write the figures to this file")] = None,
+    out: Figures = None,
+    json: OldFigures = None,
 ) -> None:
     """Train a small GPT on 4 nodes twice, the second time with SIGKILL to a node, and compare bit for bit."""
     _check(layout, steps, victim)
-    check_output(json, "json")
+    out = in_new_form(out, json, "--json --out")
+    check_output(out, "out")
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
     from deadpool.control.launch.temporary_folder import temporary_folder
 
@@ -39,8 +42,8 @@ def demo(
         raise typer.Exit(CODE_INTERRUPTED) from None
     _print_result(comparison)
     summary = comparison.summary()
-    if json is not None:
-        write_output(json, json_format.dumps(summary, indent=2) + "\n")
+    if out is not None:
+        write_output(out, json_format.dumps(summary, indent=2) + "\n")
     raise typer.Exit(0 if summary["bit_identical"] else 1)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given_path import folder_given_as
+from deadpool.cli.given_path import check_health_root, folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED, ignore_interrupts, stop_on_interrupts
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import (
@@ -18,8 +18,13 @@ from deadpool.cli.start.program import (
     checked_preload,
     checked_program,
 )
+from deadpool.cli.variables import tell_misspelt_variables
 from deadpool.config.setting import RUN
 from deadpool.control.console import print_line
+from deadpool.errors import ConfigError
+
+_MOST_NODES_HERE = 1024
+"""Each is several processes of this machine."""
 
 
 @with_settings(RUN)
@@ -48,7 +53,10 @@ def run(
     from deadpool.views.metrics.endpoint import check_package
     from deadpool.wire.tls import load_tls
 
+    tell_misspelt_variables()
     settings = resolve(flags, file=config)
+    _check_one_machine(settings.nodes, settings.spares)
+    check_health_root(settings.health_root)
     program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
     settings.check_fault_nodes()
     bulk_cpus(settings.bulk_cpus)
@@ -69,3 +77,12 @@ def run(
         print_line("[deadpool] interrupted: all processes of the job are ended")
         code = CODE_INTERRUPTED
     raise typer.Exit(code)
+
+
+def _check_one_machine(nodes: int, spares: int) -> None:
+    for name, count in (("nodes", nodes), ("spares", spares)):
+        if count > _MOST_NODES_HERE:
+            raise ConfigError(
+                f"{name}={count} cannot be used: `deadpool run` starts all nodes on this machine. Give at most "
+                f"{_MOST_NODES_HERE}, or start the job by slurm, kubernetes or ssh"
+            )

@@ -371,7 +371,7 @@ class CoordinatorServer:
         return Answer(body={"scheme": str(core.scheme), "before": str(before)})
 
     def _ask_audit(self) -> Answer:
-        """For `deadpool audit`."""
+        """For `deadpool job audit`."""
         audit = self._leadership.coordinator.audit
         if (refusal := audit.refusal()) is not None:
             return Answer(body={}, error=refusal)

@@ -1,5 +1,5 @@
-"""The coordinator's side of `deadpool drain` and `deadpool replace`. The command is answered before the drain is
-done."""
+"""The coordinator's side of `deadpool node drain` and `deadpool node replace`. The command is answered before
+the drain is done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DrainRpc:
     def replace_straggler(self) -> Answer:
         slowest = self._core().stragglers.slowest()
         if slowest is None:
-            return Answer(body={}, error="no node is slow all the time: replace any node with deadpool drain --node")
+            return Answer(body={}, error="no node is slow all the time: use deadpool node drain --node for another one")
         answer = self._drain(slowest.node, slowest.text)
         return Answer(body={**answer.body, **slowest.facts()}, error=answer.error)
 

@@ -29,7 +29,7 @@ class InjectionRpc:
         self._pending = list(orders)
 
     def order(self, arguments: dict[str, Any]) -> Answer:
-        """An order of `deadpool kill`."""
+        """An order of `deadpool node kill`."""
         try:
             order = InjectionOrder(**arguments).checked()
             node = self._node_of(order)

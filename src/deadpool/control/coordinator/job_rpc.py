@@ -55,7 +55,7 @@ async def _ask(run_dir: RunDir, question: Ask, who: str = "coordinator") -> Answ
     except TimeoutError:
         whose = "the pool" if who == "pool" else "the job"
         reason = f"{whose} of {run_dir.path} has ended, or its machine cannot be reached"
-        look = f". `deadpool story {run_dir.path}` shows what happened to it" if who == "coordinator" else ""
+        look = f". `deadpool show story {run_dir.path}` shows what happened to it" if who == "coordinator" else ""
         raise ConfigError(f"no {who} answers at {address}: {reason}{look}") from None
     link.send(question)
     async for message in link.messages():

@@ -181,6 +181,6 @@ class RunDir:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{self.path}/job.json, which says where the coordinator is, is damaged: it cannot be asked, though "
-                f"the job itself may run. `deadpool story {self.path}` reads what happened; a coordinator that is "
+                f"the job itself may run. `deadpool show story {self.path}` reads what happened; a coordinator that is "
                 "started again writes the file anew"
             ) from error

@@ -56,7 +56,7 @@ EVENTS = (
     EventType(
         name="audit_given_up",
         meaning="No recovery could be played.",
-        action="Ask for it with `deadpool audit` when the job runs steadily.",
+        action="Ask for it with `deadpool job audit` when the job runs steadily.",
         fields={"reason": "why"},
         console="no recovery was played: {reason}",
     ),

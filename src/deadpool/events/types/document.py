@@ -12,8 +12,8 @@ _HEAD = """\
 <!-- Generated: python -m deadpool.events.types > docs/events.md -->
 
 A job logs one line of JSON per event to `events.jsonl` in its run folder. The coordinator writes that file; agents and
-trainers report their events to it. Events marked *console* are also printed by the coordinator. `deadpool story` shows
-the events of each recovery, `deadpool picture` draws them.
+trainers report their events to it. Events marked *console* are also printed by the coordinator. `deadpool show story`
+shows the events of each recovery, `deadpool show picture` draws them.
 
 A *version* is the training state after so many completed steps; a *snapshot* is one rank's part of it. Steps count from
 0 ([how steps are counted](glossary.md#how-steps-are-counted)).

@@ -54,7 +54,7 @@ EVENTS = (
         name="straggler",
         meaning="A node has worked longer at its steps than the others for 20 heartbeats in a row; all ranks wait for "
         "it.",
-        action="Replace it (`deadpool replace --straggler`), unless its ranks have more to do by design.",
+        action="Replace it (`deadpool node replace --straggler`), unless its ranks have more to do by design.",
         fields={
             "node": "the slow node",
             "rank": "its busiest rank",
@@ -64,7 +64,7 @@ EVENTS = (
             "usual_s": "the median of that over the other nodes",
             "step_s": "how long a step takes",
         },
-        console="SLOW: node {node} {reason}; replace it with: deadpool replace --straggler",
+        console="SLOW: node {node} {reason}; replace it with: deadpool node replace --straggler",
     ),
     EventType(
         name="straggler_recovered",

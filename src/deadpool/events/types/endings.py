@@ -31,7 +31,7 @@ EVENTS = (
     EventType(
         name="salvaged",
         meaning="A node has written the copies that it holds.",
-        action="Read them with `deadpool salvage FOLDER`.",
+        action="Read them with `deadpool durable salvage FOLDER`.",
         fields={
             "node": "the node",
             "ranks": "the ranks whose copies were written",

@@ -9,7 +9,7 @@ from typing import Any
 COMMON_FIELDS = {
     "t": "wall-clock time in seconds, by the clock of the process that saw it",
     "what": "the name of the event",
-    "cause": "what it happened because of: `start`, `fault-1`, `drain-1`; `deadpool story --cause` shows its events",
+    "cause": "what it happened because of: `start`, `fault-1`, `drain-1`; `deadpool show story --cause` has its events",
     "generation": "the generation of the job at that time, as TERM.NUMBER",
     "node": "the node that reported it, where an agent or a trainer did",
     "rank": "the rank of the trainer that reported it, where a trainer did",

@@ -10,7 +10,7 @@ _STEP = {"step": "the step or version of that moment"}
 EVENTS = (
     EventType(
         name="signal_sent",
-        meaning="A signal was sent to a node or to one trainer, by `deadpool kill`.",
+        meaning="A signal was sent to a node or to one trainer, by `deadpool node kill`.",
         action="Nothing: a `fault` follows.",
         fields={"node": "the node", "rank": "the rank; empty: the whole node", "signal": "the signal's number"},
     ),

@@ -8,7 +8,7 @@ EVENTS = (
     EventType(
         name="fault",
         meaning="A node or a trainer is lost, or the job hangs; a recovery begins.",
-        action="Nothing unless it recurs; `deadpool story --cause` shows what followed.",
+        action="Nothing unless it recurs; `deadpool show story --cause` shows what followed.",
         fields={
             "node": "the lost node, or the node of the lost trainer",
             "rank": "the rank of the lost trainer, where only a trainer was lost",

@@ -73,7 +73,7 @@ EVENTS = (
     EventType(
         name="step_times",
         meaning="How long a stretch of a rank's steps took.",
-        action="Nothing; `deadpool picture` draws it.",
+        action="Nothing; `deadpool show picture` draws it.",
         fields={
             "rank": "the rank",
             "step": "the first of these steps",

@@ -15,16 +15,16 @@ from deadpool.integrations.deepspeed.relies_on import LIBRARIES
 from deadpool.integrations.deepspeed.supported import require_supported
 from deadpool.integrations.library_check import require_suitable
 from deadpool.trainer import current
-from deadpool.trainer.job import Job
+from deadpool.trainer.interface import Job
 from deadpool.trainer.pool import join
-from deadpool.trainer.unprotected import UnprotectedJob
 
 
-def protect(engine: DeepSpeedEngine, *, force: bool = False, **objects: object) -> Job | UnprotectedJob:
-    """Returns the job whose `steps` is the training loop. Call it after `deepspeed.initialize`, once.
+def protect(engine: DeepSpeedEngine, /, *, force: bool = False, **objects: object) -> Job:
+    """Protects the engine, and returns the job whose `steps` is the training loop. Call it after
+    `deepspeed.initialize`, once.
 
-    `objects` are further ones whose state training changes, as for `Pool.protect`: data above all. What belongs to the
-    engine is found by itself. A DeepSpeed in which something is missing that this relies on is refused, and with
+    `objects` are further ones whose state training changes, as for `deadpool.protect`: data above all. What belongs to
+    the engine is found by itself. A DeepSpeed in which something is missing that this relies on is refused, and with
     `force` accepted. In a script that DeadPool did not start the same loop trains unprotected, and a note says so.
     """
     if current.session is not None:

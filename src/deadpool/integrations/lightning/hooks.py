@@ -19,27 +19,32 @@ from deadpool.integrations.lightning.supported import (
 )
 from deadpool.integrations.lightning.training import Training
 from deadpool.trainer import current
+from deadpool.trainer.interface import Job
+from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
+
+_LOOP = "trainer.fit()"
 
 
-def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trainer:
+def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> Job:
     """Makes `trainer.fit()` survive the loss of nodes. Call it before `fit`, which can then be called once.
 
-    `objects` are further ones whose state training changes, as for `Pool.protect`. A library in
-    which something is missing that this relies on is refused, and with `force` accepted. In a script that DeadPool did
-    not start nothing changes, and a note says so.
+    `objects` are further ones whose state training changes, as for `deadpool.protect`. The job that is returned has no
+    steps of its own: those are the trainer's. A library in which something is missing that this relies on is refused,
+    and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer.fit_loop, ProtectedFitLoop):
         raise ConfigError("protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
-        return trainer
+        return UnprotectedLibraryJob(_LOOP)
     require_supported_trainer(trainer)
     assert current.default_group is not None
-    training = Training(trainer, objects, None if current.default_group.is_live() else Quiet(trainer))
+    job = LibraryJob(_LOOP)
+    training = Training(trainer, objects, None if current.default_group.is_live() else Quiet(trainer), job)
     for loop, mixin in ((trainer.fit_loop, ProtectedFitLoop), (trainer.fit_loop.epoch_loop, ProtectedEpochLoop)):
         kind = type(loop)
         loop.__class__ = type(f"Protected{kind.__name__}", (mixin, kind), {})
         vars(loop)["_deadpool"] = training
-    return trainer
+    return job
 
 
 class ProtectedFitLoop(_FitLoop):  # type: ignore[misc]

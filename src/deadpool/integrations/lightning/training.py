@@ -14,6 +14,7 @@ from deadpool.integrations.lightning.position import Position
 from deadpool.integrations.lightning.quiet import Quiet
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
+from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
 from deadpool.trainer.pool import Pool, join
 
@@ -22,8 +23,9 @@ _NO_END = 1 << 40
 
 
 class Training:
-    def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None) -> None:
+    def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None, returned: LibraryJob) -> None:
         self._trainer, self.objects = trainer, dict[str, Any](objects)
+        self._returned = returned
         self._quiet = quiet  # until this process is no spare any more
         self.job: Job | None = None
         self._loop: StepLoop
@@ -58,6 +60,7 @@ class Training:
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
             objects["scaler"] = scaler
         self.job = pool.protect(**objects, **self.objects)
+        self._returned.begin(self.job)
         first = trainer.global_step
         self._loop = self.job.loop(lambda: _count_steps(trainer, first))
 

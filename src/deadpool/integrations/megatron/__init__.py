@@ -2,7 +2,7 @@
 
     from deadpool.integrations.megatron import protect
 
-    job = protect(model_chunks, optimizer, scheduler, data=batches)
+    job = protect(model_chunks, optimizer=optimizer, scheduler=scheduler, data=batches)
     for step in job.steps(count):
         with step:
             ...  # zero_grad_buffer, the forward and backward function, optimizer.step, scheduler.step

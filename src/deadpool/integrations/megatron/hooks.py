@@ -21,18 +21,26 @@ from deadpool.integrations.megatron.state import (
     RngTracker,
 )
 from deadpool.integrations.megatron.supported import require_supported
-from deadpool.trainer.job import Job
+from deadpool.trainer.interface import Job
 from deadpool.trainer.pool import join
-from deadpool.trainer.unprotected import UnprotectedJob, UnprotectedPool
+from deadpool.trainer.unprotected import UnprotectedPool
 
 
 def protect(
-    model: Any, optimizer: Any, scheduler: Any = None, *, data: Any = None, force: bool = False, **objects: object
-) -> Job | UnprotectedJob:
-    """Protects a loop over model chunks of Megatron-Core and their optimizer. Write it as `for step in job.steps(n)`.
+    model: Any,
+    /,
+    *,
+    optimizer: Any,
+    scheduler: Any = None,
+    data: Any = None,
+    force: bool = False,
+    **objects: object,
+) -> Job:
+    """Protects model chunks of Megatron-Core and their optimizer, and returns the job whose `steps` is the training
+    loop.
 
     `model` is a DistributedDataParallel of megatron.core, or the list of them that interleaved schedules take. `data`
-    is what the loop draws batches from, as for `Pool.protect`, or a list of these. `objects` are further ones whose
+    is what the loop draws batches from, as for `deadpool.protect`, or a list of these. `objects` are further ones whose
     state training changes; of an argparse.Namespace or a SimpleNamespace all plain values are captured, such as
     consumed samples. With `force` features are accepted that were never tried, and versions in which something is
     missing that this relies on. In a script that DeadPool did not start, the steps are run unprotected, and a note says
@@ -46,7 +54,7 @@ def protect(
         return UnprotectedPool().protect(**found)
     require_supported(chunks, optimizer, force=force)
     adapter = MegatronAdapter(chunks, optimizers)
-    return join().protect(adapters=[adapter], **found, leftovers=adapter)  # type: ignore[return-value]
+    return join().protect(adapters=[adapter], **found, leftovers=adapter)
 
 
 def _objects(chunks: list[Any], optimizers: list[Any], scheduler: Any, data: Any) -> dict[str, Any]:

@@ -20,7 +20,9 @@ class _ProtectedConfig:
         return getattr(self._config, name)
 
     def build(self) -> Any:
-        return protect(self._config.build())
+        trainer = self._config.build()
+        protect(trainer)
+        return trainer
 
 
 class _ProtectedConfigManager(ConfigManager):  # type: ignore[misc]

@@ -14,27 +14,32 @@ from deadpool.integrations.torchtitan.relies_on import LIBRARIES
 from deadpool.integrations.torchtitan.supported import require_supported
 from deadpool.integrations.torchtitan.training import Training
 from deadpool.trainer import current
+from deadpool.trainer.interface import Job
+from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
+
+_LOOP = "trainer.train()"
 
 open_loggers_later()  # a trainer is built before it is protected
 
 
-def protect(trainer: Trainer, *, force: bool = False, **objects: object) -> Trainer:
+def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> Job:
     """Makes `trainer.train()` survive the loss of nodes. Call it before `train`, which can then be called once.
 
-    `objects` are further ones whose state training changes, as for `Pool.protect`. A library in
-    which something is missing that this relies on is refused, and with `force` accepted. In a script that DeadPool did
-    not start nothing changes, and a note says so.
+    `objects` are further ones whose state training changes, as for `deadpool.protect`. The job that is returned has no
+    steps of its own: those are the trainer's. A library in which something is missing that this relies on is refused,
+    and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
         raise ConfigError("protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
-        return trainer
+        return UnprotectedLibraryJob(_LOOP)
     require_supported(trainer, objects)
     assert current.session is not None
     kind = type(trainer)
     trainer.__class__ = type(f"Protected{kind.__name__}", (ProtectedTrainer, kind), {})
-    vars(trainer)["_deadpool"] = Training(trainer, objects, Quiet(trainer) if current.session.groups.detached else None)
-    return trainer
+    quiet, job = Quiet(trainer) if current.session.groups.detached else None, LibraryJob(_LOOP)
+    vars(trainer)["_deadpool"] = Training(trainer, objects, quiet, job)
+    return job
 
 
 class ProtectedTrainer(Trainer):  # type: ignore[misc]

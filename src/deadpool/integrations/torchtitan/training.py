@@ -15,6 +15,7 @@ from deadpool.integrations.torchtitan.outside import watch_checkpoints, watch_me
 from deadpool.integrations.torchtitan.position import Position
 from deadpool.integrations.torchtitan.quiet import Quiet
 from deadpool.trainer.job import Job
+from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
 from deadpool.trainer.pool import Pool, join
 
@@ -23,8 +24,9 @@ _NO_END = 1 << 40
 
 
 class Training:
-    def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None) -> None:
+    def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None, returned: LibraryJob) -> None:
         self._trainer, self._objects = trainer, dict[str, Any](objects)
+        self._returned = returned
         self._quiet = quiet  # until this process is no spare any more
         self.batches = Batches(trainer.dataloader)
         self.job: Job | None = None
@@ -102,6 +104,7 @@ class Training:
         ):
             objects |= {f"{name}{index}": part for index, part in enumerate(parts)}
         self.job = pool.protect(adapters=adapters_of(trainer), **objects, **self._objects)
+        self._returned.begin(self.job)
         self._loop = self.job.loop(lambda: 0 if self._position.ended else _NO_END)
         self._loop.enter()
         if self._position.was_loaded:

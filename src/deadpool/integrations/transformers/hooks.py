@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 from transformers import Trainer
@@ -17,28 +17,31 @@ from deadpool.integrations.transformers.relies_on import LIBRARIES
 from deadpool.integrations.transformers.supported import require_known_order, require_supported
 from deadpool.integrations.transformers.training import RESUMED, Training
 from deadpool.trainer import current
+from deadpool.trainer.interface import Job
+from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
 
-T = TypeVar("T", bound=Trainer)
+_LOOP = "trainer.train()"
 
 
-def protect(trainer: T, *, force: bool = False, **objects: object) -> T:
+def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> Job:
     """Makes `trainer.train()` survive the loss of nodes. Call it before `train`, which can then be called once.
 
-    `objects` are further ones whose state training changes, as for `Pool.protect`. A library in
-    which something is missing that this relies on is refused, and with `force` accepted. In a script that DeadPool did
-    not start nothing changes, and a note says so.
+    `objects` are further ones whose state training changes, as for `deadpool.protect`. The job that is returned has no
+    steps of its own: those are the trainer's. A library in which something is missing that this relies on is refused,
+    and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
         raise ConfigError("protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
-        return trainer
+        return UnprotectedLibraryJob(_LOOP)
     require_supported(trainer, objects, force=force)
     assert current.session is not None
     quiet = QuietCallbacks(trainer.callback_handler) if current.session.groups.detached else None
     kind = type(trainer)
     trainer.__class__ = type(f"Protected{kind.__name__}", (ProtectedTrainer, kind), {})
-    vars(trainer)["_deadpool"] = Training(objects, quiet)
-    return trainer
+    job = LibraryJob(_LOOP)
+    vars(trainer)["_deadpool"] = Training(objects, quiet, job)
+    return job
 
 
 class ProtectedTrainer(Trainer):  # type: ignore[misc]

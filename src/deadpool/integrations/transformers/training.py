@@ -20,6 +20,7 @@ from deadpool.integrations.transformers.quiet_callbacks import QuietCallbacks
 from deadpool.integrations.transformers.supported import refuse_epoch_stop, sampler_of
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
+from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.pool import Pool, join
 
@@ -28,8 +29,9 @@ RESUMED = "deadpool"
 
 
 class Training:
-    def __init__(self, objects: dict[str, object], quiet: QuietCallbacks | None) -> None:
+    def __init__(self, objects: dict[str, object], quiet: QuietCallbacks | None, returned: LibraryJob) -> None:
         self._objects: dict[str, Any] = objects
+        self._returned = returned
         self._quiet = quiet  # until this process is no spare any more
         self.job: Job | None = None
         self.loss: SummedLoss | None = None
@@ -57,6 +59,7 @@ class Training:
         if generates(trainer):
             objects["generated"] = GeneratedBatches(trainer)
         self.job = pool.protect(**objects, **self._objects)
+        self._returned.begin(self.job)
         self._loop = self.job.loop(lambda: max_steps - self._position.first)
 
     @property

@@ -73,10 +73,10 @@ def actions(history: History, status: Status | None) -> list[str]:
             continue
         if node.quarantined:
             found.append(
-                f"Check the machine of {node.name} ({node.quarantined}), then: deadpool drain --node {node.name}"
+                f"Check the machine of {node.name} ({node.quarantined}), then: deadpool node drain --node {node.name}"
             )
         if node.slow and not node.draining:
-            found.append(f"{node.name} is slow ({node.slow}): deadpool replace --straggler")
+            found.append(f"{node.name} is slow ({node.slow}): deadpool node replace --straggler")
     if status and status["same_rack"]:
         found.append("Some copies lie in the rack of their own node: add nodes in other racks")
     return found

@@ -1,6 +1,6 @@
 """Folds the events of recoveries: how many there were, what each phase took, what they cost.
 
-The times are those that `deadpool story` tells: `deadpool.events.story` computes them from the same records.
+The times are those that `deadpool show story` tells: `deadpool.events.story` computes them from the same records.
 """
 
 from __future__ import annotations

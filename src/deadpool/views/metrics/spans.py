@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 _PATH = "/v1/traces"
 _TIMEOUT_S = 10.0
-_NO_PACKAGE = "deadpool trace needs OpenTelemetry: pip install 'torch-deadpool[trace]'"
+_NO_PACKAGE = "deadpool show trace needs OpenTelemetry: pip install 'torch-deadpool[trace]'"
 
 
 def spans(recovery: Recovery, run: str) -> list[ReadableSpan]:

@@ -90,7 +90,7 @@ class Sources:
 
 
 def story_lines(recovery: Recovery) -> list[str]:
-    """The newest recovery as `deadpool story` tells it, shorter."""
+    """The newest recovery as `deadpool show story` tells it, shorter."""
     total = sum(recovery.phases_s.values()) or 1.0
     lines = [f"{recovery.cause}: {recovery.fault['reason']}, ranks {recovery.fault['ranks']}"]
     for name, seconds in recovery.phases_s.items():

@@ -130,7 +130,7 @@ class SalvageProgress:
             return failures
         ranks = ", ".join(map(str, sorted(self._ranks)))
         folders = ", ".join(f"{folder} on {node}" for node, folder in sorted(self._folders.items()))
-        kept = f"version {self._version.number} of rank {ranks} is kept in {folders} (see: deadpool salvage)"
+        kept = f"version {self._version.number} of rank {ranks} is kept in {folders} (see: deadpool durable salvage)"
         return [kept, *failures]
 
     def restart_advice(self) -> str:

@@ -8,7 +8,7 @@ forth, beside dwell time and budget (`adaptation.py`; rule 28, protection change
     back-off     each time that copies have to be given up again, it takes twice as long until they are tried again
     unknown      where the memory of any node is not known, copies do not return
 
-A person overrules: what `deadpool protect` has asked for stays until `deadpool protect --scheme auto`.
+A person overrules: what `deadpool job protect` has asked for stays until `deadpool job protect --scheme auto`.
 """
 
 from __future__ import annotations

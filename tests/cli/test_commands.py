@@ -1,0 +1,96 @@
+"""Which commands there are: few at the top, in the order of a user's day, and old names that say the new ones."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from deadpool.cli import lab, old_names
+from deadpool.cli.main import PANELS, app
+from deadpool.cli.old_names import NEW_NAMES
+from deadpool.cli.shared_options import in_new_form
+
+ROOT = Path(__file__).parents[2]
+MOST_AT_THE_TOP = 16
+KNOW_OLD_NAMES = {"CHANGELOG.md", "tests/cli/test_commands.py", str(Path(old_names.__file__).relative_to(ROOT))}
+TOP: Any = typer.main.get_command(app)
+
+
+def printed(*words: str) -> tuple[str, str]:
+    done = CliRunner().invoke(app, list(words), prog_name="deadpool")
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+def test_there_are_few_commands_at_the_top(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = re.findall(r"^│ ([a-z]+)  ", printed("--help")[0], flags=re.MULTILINE)
+    assert rows == [name for panel in PANELS.values() for name in panel], "panels in the order of a user's day"
+    assert set(TOP.commands) == set(rows), "none is hidden"
+    assert len(rows) <= MOST_AT_THE_TOP
+
+
+def test_every_command_says_at_the_top_in_one_line_what_it_does(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "130")
+    lines = printed("--help")[0].splitlines()
+    assert [line for line in lines if line.startswith("│   ") and line.strip("│ ")] == []
+
+
+@pytest.mark.parametrize("old", NEW_NAMES)
+def test_old_name_works_and_says_the_new_one(old):
+    new = NEW_NAMES[old].split()
+    assert printed(*new, "--help")[1] == ""
+    assert printed(old, "--help") == (printed(*new, "--help")[0], f"deadpool {old} is now: deadpool {' '.join(new)}\n")
+    assert old not in TOP.commands
+
+
+def test_nothing_else_speaks_of_old_names():
+    found = []
+    old = re.compile(rf"\bdeadpool (?:{'|'.join(NEW_NAMES)})\b(?![-.(=_:])")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for name in sorted(set(listed) - KNOW_OLD_NAMES):
+        file = ROOT / name
+        if file.suffix in {".md", ".py", ".yml", ".yaml", ".html", ".txt", ".toml", ".sh", ""} and file.is_file():
+            found += [f"{name}: {each}" for each in old.findall(file.read_text(errors="ignore"))]
+    assert found == []
+
+
+def test_old_name_of_an_option_says_the_new_one(capfd):
+    assert in_new_form(600.0, None, "--timeout-s --wait-s") == 600.0
+    assert capfd.readouterr().err == ""
+    assert in_new_form(600.0, 3.0, "--timeout-s --wait-s") == 3.0
+    assert capfd.readouterr().err == "deadpool: --timeout-s is now: --wait-s. The old name ends with the next release\n"
+
+
+def test_json_prints_and_out_is_a_file_in_every_command():
+    """Of the lab too, whose commands are read from its own files."""
+    for name, each in every_command():
+        forms = {option: one for one in each.params for option in one.opts}
+        assert "--json" not in forms or forms["--json"].hidden or forms["--json"].is_flag, name
+        assert "--out" not in forms or not forms["--out"].is_flag, name
+
+
+def every_command(group: Any = TOP, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, each in group.commands.items():
+        if hasattr(each, "commands"):
+            yield from every_command(each, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", lab.command(name) if before == "lab " else each
+
+
+def test_plan_finds_the_lab_before_it_works(refused, monkeypatch):
+    """`--simulate` works for minutes."""
+
+    def works(*_: object, **__: object) -> None:
+        raise AssertionError("the plan was made first")
+
+    monkeypatch.setattr("deadpool.sizing.advice.advise", works)
+    monkeypatch.setattr("deadpool.cli.lab.entry_points", lambda **_: [])
+    assert "torch-deadpool-lab, which is not installed" in refused("plan --simulate 2")
