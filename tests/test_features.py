@@ -85,6 +85,7 @@ FEATURES = {
         other_files={
             "snapshot": "names of parameters in checkpoints, which are the layout's",
             "trainer/interface.py": "the script's own call",
+            "trainer/library_job.py": "the script's own call",
         },
     ),
 }
