@@ -24,7 +24,8 @@ them; each part calls only parts that come after it, so they are made from the l
 
 While the job runs, `commits` decides which versions are committed and `heartbeats` passes on what ranks report to
 `hang`, `interval` and `stragglers`. Where a step is late, `reachability` finds out whether nodes reach each other. How
-a process becomes the coordinator is decided in `leadership`, and what it does first then in `takeover`.
+a process becomes the coordinator is decided in `leadership`, and what it does first then in `takeover`. Where optional
+features are called, `seams.py` lists.
 """
 
 from __future__ import annotations
