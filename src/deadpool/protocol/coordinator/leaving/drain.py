@@ -64,7 +64,6 @@ class Drain:
     attempts: int = 1
     standing: set[int] = field(default_factory=set)  # ranks
     sealed: set[int] = field(default_factory=set)  # ranks
-    kind: str = "drain"  # what its cause and its events are named by
     stays: bool = False  # `node` keeps the ranks of its own position, and gives those of further ones to spares
 
     def facts(self) -> dict[str, Any]:
@@ -253,7 +252,7 @@ class Drains:
         if drain.node is None:
             self._job.out.emit("reconfiguration_failed", reason=reason)
         else:
-            self._job.out.emit(f"{drain.kind}_failed", node=drain.node, reason=reason)
+            self._job.out.emit("growth_failed" if drain.stays else "drain_failed", node=drain.node, reason=reason)
         self.forget()
 
     def forget(self) -> None:

@@ -114,7 +114,7 @@ class DrainRequests:
             job.out.emit("reconfiguration", step=drain.number, reason=drain.reason)
             self._fencing.fence(now)
             return
-        job.name_cause(drain.kind)
+        job.name_cause("growth" if drain.stays else "drain")
         ranks = list(job.layout.ranks_at(drain.position))
         job.out.emit("handover", node=drain.node, step=drain.number, reason=drain.reason, ranks=ranks)
         self._fencing.fence(now)

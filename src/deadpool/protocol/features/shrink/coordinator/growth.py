@@ -39,7 +39,6 @@ class Growth(CoordinatorPart):
                 position,
                 "a spare can take ranks that it carries",
                 deadline=now + self._job.deadlines.prepare_s,
-                kind="growth",
                 stays=True,
             )
         )
