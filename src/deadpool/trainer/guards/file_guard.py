@@ -120,11 +120,13 @@ class FileGuard:
             self._report(READ, found, Rule.FILES_FROM_LOOP)
 
     def _overwrites(self, path: str) -> bool:
-        """Whether a file that the script opens to overwrite is to be kept. It is named then."""
-        if not self._active[0] or self._is_own(path) or not self._is_to_keep(OVERWRITE, path):
+        """Whether a file that the script opens to overwrite is to be kept. It is named then, unless it is empty: the
+        live rank may have opened a log and not have written yet, and this process would write over its lines later."""
+        if not self._active[0] or self._is_own(path) or not self._is_of_job(path) or not os.path.isfile(path):  # noqa: PTH113
             return False
-        who = "A rehearsal" if self._rehearses else "A process that takes a rank"
-        self._report(OVERWRITE, f"{who} was kept from overwriting {path}, which the job has.")
+        if self._is_to_keep(OVERWRITE, path):
+            who = "A rehearsal" if self._rehearses else "A process that takes a rank"
+            self._report(OVERWRITE, f"{who} was kept from overwriting {path}, which the job has.")
         return True
 
     def _removes(self, path: str) -> bool:
