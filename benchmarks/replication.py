@@ -30,10 +30,11 @@ from deadpool.config.environment import SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.slot import region, seal_slot
+from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.transfer import PushRequest, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
 from deadpool.wire.tls import OFF
+from deadpool_lab.workload.sealed_slot import seal_slot
 
 GENERATION = Generation(1, 1)
 RECORD_BYTES = 20_000

@@ -23,9 +23,10 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.progress import Arrived, Progress
-from deadpool.snapshot.arena.slot import region, seal_slot, write_seal
+from deadpool.snapshot.arena.slot import region, write_seal
 from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
+from deadpool_lab.workload.sealed_slot import seal_slot
 
 GENERATION = Generation(1, 1)
 VERSION = Version(GENERATION, 1)

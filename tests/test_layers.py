@@ -77,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"errors", "trainer"},
     "lab": set(),
     "lab.sim": SHARED,
-    "lab.workload": {"", "demo", "errors"},
+    "lab.workload": {"", "demo", "errors", "protocol", "snapshot.arena"},
     "lab.chaos": SHARED | {"control", "demo", "host", "lab.workload", "snapshot.arena", "trainer.current"},
     "lab.strangers": SHARED | {"control", "host", "lab.workload", "lab.chaos"},
     "lab.cli": SHARED | {"cli", "control", "sizing", "wire.codec", "lab"},

@@ -15,8 +15,8 @@ from deadpool.durable.writer import finish
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.slot import seal_slot
 from deadpool.snapshot.state.state import ProtectedState
+from deadpool_lab.workload.sealed_slot import seal_slot
 
 RANKS = (0, 1)
 RECORDING = b"\x01what collectives gave"

@@ -16,7 +16,7 @@ from deadpool.protocol.coding import CodingGroup, parity_layout, pieces_of
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.slot import compute_piece_digests, region, seal_slot
+from deadpool.snapshot.arena.slot import compute_piece_digests, region
 from deadpool.snapshot.erasure.block_source import BlockSource
 from deadpool.snapshot.erasure.coders import Coder
 from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
@@ -32,6 +32,7 @@ from deadpool.snapshot.transfer import (
     TransferRefused,
     TransferServer,
 )
+from deadpool_lab.workload.sealed_slot import seal_slot
 
 PIECE = 512
 """Instead of 4 MiB, where a test takes the fixture `small_pieces`: many pieces, and rows, in few bytes."""

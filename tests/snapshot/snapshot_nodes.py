@@ -14,7 +14,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Region, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.seal_bytes import pack_seal
-from deadpool.snapshot.arena.slot import read_seal, region, seal_slot
+from deadpool.snapshot.arena.slot import read_seal, region
 from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferRefused, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
@@ -26,6 +26,7 @@ from deadpool.snapshot.transfer.frames import (
 )
 from deadpool.snapshot.transfer.greeting import authenticate
 from deadpool.wire.credentials import Credentials
+from deadpool_lab.workload.sealed_slot import seal_slot
 
 MEMBER = Credentials(b"s" * 32)
 GENERATION = Generation(1, 3)

@@ -37,7 +37,6 @@ from deadpool.protocol.recovery_walk import Load, RecoveryWalk
 from deadpool.protocol.seal import Seal
 from deadpool.protocol.topology import Address, Schedule
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.slot import seal_slot
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.process.session import Session
@@ -45,6 +44,7 @@ from deadpool.trainer.recovery import recovery
 from deadpool.trainer.recovery.early_load import load_what_arrives
 from deadpool.trainer.shares.shares import StepShares
 from deadpool.wire.credentials import Credentials
+from deadpool_lab.workload.sealed_slot import seal_slot
 
 SECRET = secrets.token_bytes(32)
 FIRST, PLANNED, NEXT = Generation(1, 1), Generation(1, 2), Generation(1, 3)

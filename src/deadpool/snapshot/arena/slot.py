@@ -12,7 +12,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from deadpool.errors import ArenaError
-from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import (
     HEADER_BYTES,
     REGIONS,
@@ -35,12 +34,10 @@ __all__ = [
     "Region",
     "Seal",
     "clear_seal",
-    "compute_digest",
     "compute_piece_digests",
     "extent_of",
     "read_seal",
     "region",
-    "seal_slot",
     "write_seal",
 ]
 
@@ -75,33 +72,8 @@ def read_seal(view: memoryview) -> Seal | None:
     return unpack_seal(view[len(_MAGIC) : _HEADER_END])
 
 
-def compute_digest(
-    view: memoryview, geometry: Geometry, extent: Extent, pool: ThreadPoolExecutor | None = None
-) -> Digest:
-    """Returns the digests of all three regions of a slot."""
-    return compute_piece_digests(view, geometry, extent, pool).digest
-
-
 def compute_piece_digests(
     view: memoryview, geometry: Geometry, extent: Extent, pool: ThreadPoolExecutor | None = None
 ) -> PieceDigests:
     """Returns the digests of all pieces of a slot; those of its regions follow from them."""
     return PieceDigests(**{name: digest_pieces(region(view, geometry, extent, name), pool) for name in REGIONS})
-
-
-def seal_slot(
-    view: memoryview,
-    geometry: Geometry,
-    *,
-    rank: int,
-    version: Version,
-    extent: Extent,
-    pool: ThreadPoolExecutor | None = None,
-) -> Seal:
-    """Checksum a slot that a trainer has filled and write its header. The agent does it when a trainer says
-    Captured (rule 8, sealing after the abort flag)."""
-    geometry.check(extent)
-    digest = compute_digest(view, geometry, extent, pool)
-    seal = Seal(rank=rank, version=version, extent=extent, digest=digest, full=True)
-    write_seal(view, seal)
-    return seal
