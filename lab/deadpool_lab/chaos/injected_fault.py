@@ -94,7 +94,7 @@ class InjectedFault:
 
     @property
     def span(self) -> Span:
-        """From its begin to its end; one that does not last ends when the job has recovered."""
+        """Returns the time from its begin to its end; one that does not last ends when the job has recovered."""
         return Span(self.hit_at, self.renewed_at if self.fault.lasts_s else self.healed_at or self.hit_at)
 
     def record(self) -> Record:

@@ -96,7 +96,7 @@ class Runner:
         return not self._in_the_way and view.phase == "running" and view.protected
 
     def _await_aim(self, intent: Intent) -> Fault:
-        """At the latest in a calm moment there is something that the fault may hit."""
+        """Waits for something that the fault may hit, which is there in a calm moment at the latest."""
         fault = FAULTS[intent.kind](intent)
         self._await(lambda: self._can_inject(fault), f"a target for {intent.kind}")
         return fault

@@ -95,7 +95,9 @@ class DurableStore:
         machine.feed(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
 
     def cut(self, machine: Machine, generation: Generation) -> None:
-        """Before the agent hears that streams are cut: no slot is read or written for older generations after that."""
+        """Ends writes and loads before the agent hears that streams are cut: no slot is read or written for older
+        generations after that.
+        """
         for staging in [s for s in self._staging.get(machine.incarnation, []) if s.generation < generation]:
             self._staging[machine.incarnation].remove(staging)
             machine.feed(Staged(name=staging.name, slots=tuple(ref for ref, _, _ in staging.copies)))

@@ -24,8 +24,8 @@ Report = Callable[[ScriptResult], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """With `keep` the folders of good scripts are kept too; those of other scripts are kept in any case, in
-    `folder`."""
+    """Tries many scripts. If `keep` is set the folders of good scripts are kept too; those of other scripts are kept in
+    any case, in `folder`."""
 
     seed: int
     numbers: Sequence[int]

@@ -38,7 +38,7 @@ def lacks(*traits: str) -> Fits:
 
 
 def pick(features: Sequence[Feature], *names: str) -> list[Feature]:
-    """Those of these names."""
+    """Returns the features of these names."""
     found = [feature for feature in features if feature.name in names]
     assert len(found) == len(names), f"{names} are not all features of one family"
     return found

@@ -78,13 +78,15 @@ class Script:
 
     @property
     def command(self) -> str:
-        """It names the kind, as another kind more changes which one a number draws."""
+        """The command that tries this script again. It names the kind, as another kind more changes which one a number
+        draws.
+        """
         kind = f" --kind {self.kind.name}" if self.kind else ""
         return f"deadpool lab chaos --strangers 1{kind} --seed {self.seed} --only {self.number}"
 
 
 def generate(seed: int, number: int, kind: str = "") -> Script:
-    """With `kind` a script of this kind; "all": the kinds in turn."""
+    """Generates a script, with `kind` one of this kind; "all" takes the kinds in turn."""
     if kind:
         return _of_kind(seed, number, KINDS[number % len(KINDS)] if kind == "all" else kind_named(KINDS, kind))
     if number % _KIND_EVERY == 0:

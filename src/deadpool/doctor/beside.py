@@ -66,7 +66,7 @@ async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 async def _ask_first(
     coordinators: Sequence[Address], credentials: Credentials, question: Ask
 ) -> dict[str, Any] | Finding:
-    """Of the one that leads. A Finding: none could be asked."""
+    """Asks the coordinators in turn until the one that leads answers. It returns a Finding if none could be asked."""
     finding: Finding | None = None
     for address in coordinators:
         try:
@@ -124,7 +124,7 @@ def _of_agents(nodes: Mapping[str, dict[str, Any]]) -> list[Finding]:
 
 
 def _slow_copies(rates: Mapping[str, float | None]) -> list[Finding]:
-    """By what the agents measured at real copies: nothing is sent to find out."""
+    """Finds slow copies by what the agents measured at real ones: nothing is sent to find out."""
     known = {node: rate for node, rate in rates.items() if rate}
     usual = statistics.median(known.values()) if known else 0.0
     do = "look at its cable, switch port and limits (ethtool, tc): copies leave it later than they leave others"

@@ -31,7 +31,7 @@ Put = Callable[[int, memoryview], None]
 
 
 def newest_checkpoint(store: Store, *, job: str | None = None) -> Manifest | None:
-    """Of this job only, if one is named."""
+    """Returns the newest complete checkpoint, and only one of this job if a job is named."""
     return next((each for each in complete_ones(store) if job is None or each.job == job), None)
 
 

@@ -31,8 +31,8 @@ class Layout(Value, frozen=True, kw_only=True):
 
 RESTS = 61  # a prime: what a script does every so many steps must not fall on the same ones
 LEFT_OUT = {1: 3, 2: 1}
-"""By the interval: so many versions in a row are left out, so that two steps run beside no copy and beside nothing that
-is still being sent."""
+"""The number of versions in a row that are left out, by the interval, so that two steps run beside no copy and beside
+nothing that is still being sent."""
 
 
 class Schedule(Value, frozen=True, kw_only=True):

@@ -110,7 +110,7 @@ class StructureNews:
                 yield f"{index}.{path}" if len(self._state.modules) > 1 else path or type(module).__name__, each
 
     def _tell_groups(self, number: int) -> None:
-        """Those of the first step are made by a newcomer's rehearsal too."""
+        """Tells of groups that were made late. Those of the first step are made by a newcomer's rehearsal too."""
         late = self._late_groups()
         self._groups = frozenset(self._session.groups.names) | (self._groups or frozenset())
         if late:
@@ -154,7 +154,7 @@ def _inside(value: object) -> list[object]:
 
 
 def _count_hooks(module: nn.Module) -> int:
-    """Only those of the script: libraries come and go with theirs."""
+    """Counts the hooks of the script: libraries come and go with theirs."""
     return sum(1 for name in _OF_HOOKS for hook in getattr(module, name).values() if is_of_script(_file_of(hook)))
 
 

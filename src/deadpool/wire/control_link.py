@@ -64,7 +64,7 @@ class ControlLink:
 
     @property
     def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """For bytes that are no messages. From then on the link is the caller's."""
+        """Hands out the streams for bytes that are no messages. The link is the caller's then."""
         return self._reader, self._writer
 
 

@@ -39,7 +39,7 @@ PLAIN = bytes(32)
 _FAMILY = b"DEADPL"
 _MAGIC = _FAMILY + b"4"
 OLD_MAGIC = _FAMILY + b"3"
-"""Of versions that do not tell their version."""
+"""The magic of versions that do not tell their version."""
 _CONTEXT = b"deadpool handshake 3"
 _PURPOSES: dict[Purpose, bytes] = {"control": b"C", "data": b"D", "rendezvous": b"R", "doctor": b"E"}
 HELLO_BYTES = len(_MAGIC) + 1 + NONCE_BYTES

@@ -27,7 +27,7 @@ class PreauthLimit(Generic[_Peer]):
         self._since[peer] = now
 
     def known(self, peer: _Peer) -> None:
-        """It has proved the secret, or it is gone."""
+        """Counts a peer no more: it has proved the secret, or it is gone."""
         self._since.pop(peer, None)
 
     def wait_s(self, now: float) -> float:

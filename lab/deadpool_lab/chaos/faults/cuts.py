@@ -94,7 +94,7 @@ class CutFromPeer(_CutWays):
 
 
 class CutFromCoordinator(_CutWays):
-    """It reaches its peers, and no coordinator."""
+    """A node that reaches its peers, and no coordinator."""
 
     kind = "cut_from_coordinator"
 

@@ -51,7 +51,7 @@ class KillAgent(OnNode):
 
 
 class KillSpare(Fault):
-    """It may be the spare that is just taking a lost node's place."""
+    """Kills a spare, which may be the one that is just taking a lost node's place."""
 
     kind = "kill_spare"
     ends_with = "spare_lost"

@@ -12,8 +12,8 @@ _REFUSED = 2
 
 
 class TerminalClosed(Fault):
-    """That of all processes of the job that have not lost theirs before. Under `setsid` and `nohup` no SIGHUP comes
-    with it; each line that is printed fails from then on."""
+    """Closes the terminal of all processes of the job that have not lost theirs before. Under `setsid` and `nohup` no
+    SIGHUP comes with it; each line that is printed fails from then on."""
 
     kind = "terminal_closed"
 

@@ -51,7 +51,7 @@ class DrainFault(OnNode):
         self.asking = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
     def is_over(self, scene: Scene) -> bool:
-        """It has left, or the drain was refused because of another fault."""
+        """Tells whether the node has left, or the drain was refused because of another fault."""
         return bool(self.asking.poll()) or self.target not in scene.view.seats
 
 

@@ -22,7 +22,7 @@ class StopTrainer(OnTrainer):
 
 
 class StopAgent(OnNode):
-    """Its trainers run on."""
+    """Stops an agent, whose trainers run on."""
 
     kind = "stop_agent"
 

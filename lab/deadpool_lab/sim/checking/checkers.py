@@ -305,7 +305,7 @@ class Checkers:
         self.finished_ranks.add(rank)
 
     def on_left(self, rank: int, generation: Generation) -> None:
-        """Its process was released in that generation, and ends."""
+        """Takes note of a rank whose process was released in that generation, and ends."""
         self._left.add((generation, rank))
 
     def _on_ended(self, rank: int, generation: Generation) -> None:
@@ -315,7 +315,7 @@ class Checkers:
             fail("rule 33", f"rank {rank} counts as ended in {generation}, in which it was not released")
 
     def check_watermark_grew(self) -> None:
-        """At the end of a job that had time enough without faults."""
+        """Checks the end of a job that had time enough without faults."""
         watermark = self._world.coordinator.commits.permit.watermark
         behind = self._world.last_step - (watermark.number if watermark else 0)
         if behind > self._world.allowed_lag:

@@ -158,7 +158,7 @@ class Holdings:
         return self._world.machine_at(self._world.coordinator.seats[position])
 
     def _has_in_parity(self, machine: Machine, rank: int, version: Version, *, intact: bool = False) -> bool:
-        """In a sealed parity that holds the true state of the rank."""
+        """Tells whether the state of the rank is in a sealed parity that holds its true bytes."""
         truth = self._world.history.state(version, rank)
         for slot, (_, sealed) in machine.arena.parities.items():
             content, corrupt = machine.arena.contents.get(slot), slot in machine.arena.corrupted

@@ -65,7 +65,7 @@ class Seating:
         self.begin_rehearsal()
 
     def begin_rehearsal(self) -> None:
-        """Not before the live rank has reached its loop: until then this process may become any rank."""
+        """Begins to rehearse once the live rank has reached its loop: until then this process may become any rank."""
         if isinstance(self._role, Rehearse) and self._recordings.has(self._role.rank):
             self._build(self._role.rank)
 
@@ -118,7 +118,7 @@ class Seating:
             self.go_on()
 
     def go_on(self) -> None:
-        """As far as the orders received so far allow."""
+        """Goes on as far as the orders received so far allow."""
         process, generation = self._process, self._core.generation
         if process.stage == "first_line" and self._walk.order(Connect, generation) is not None:
             process.say(Connected(generation=generation, rank=self._core.rank))

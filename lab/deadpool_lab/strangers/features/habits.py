@@ -154,12 +154,14 @@ def _ticking_thread(draft: Draft) -> None:
 
 
 def _destroys_groups(draft: Draft) -> None:
-    """Not with DDP: in torch 2.13 its destructor may then wait for a thread that waits for it."""
+    """Destroys the groups at the end, but not with DDP: in torch 2.13 its destructor may then wait for a thread that
+    waits for it.
+    """
     draft.farewell.append("dist.destroy_process_group()")
 
 
 def _freezes_later(draft: Draft) -> None:
-    """Said once, in one step: a newcomer has not run it."""
+    """Freezes parameters in one step only: a newcomer has not run it."""
     draft.begin.append("if step.number == 3:\n    next(model.children()).requires_grad_(False)")
 
 

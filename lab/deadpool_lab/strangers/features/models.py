@@ -11,7 +11,7 @@ def _whole(draft: Draft) -> bool:
 
 
 def _plain_whole(draft: Draft) -> bool:
-    """Neither sharded, nor averaged under the eyes of DDP."""
+    """Tells whether the model is neither sharded, nor averaged under the eyes of DDP."""
     return _whole(draft) and not draft.traits & {"sharded", "ddp"}
 
 

@@ -141,7 +141,7 @@ def _by_itself(draft: Draft) -> None:
 
 
 def _lbfgs(draft: Draft) -> None:
-    """Its closure runs forward and backward inside step()."""
+    """Adds LBFGS, whose closure runs forward and backward inside step()."""
     draft.traits.add("closure")
     draft.optimizers.append(f"optimizer = torch.optim.LBFGS({_trainable(draft)}, lr=0.1, max_iter=3, history_size=4)")
     draft.protect(optimizer="optimizer")

@@ -77,7 +77,7 @@ def _module_state(draft: Draft) -> None:
 
 
 def _environment(draft: Draft) -> None:
-    """Its generators and its memory are the script's own objects, and it says what they hold."""
+    """Adds an environment whose generators and memory are the script's own objects, and which says what they hold."""
     draft.need("from collections import deque")
     draft.helper("""
         class Corridor:

@@ -10,7 +10,7 @@ _UPDATES = frozenset({"own_optimizer", "own_reduce"})
 
 
 _AFTER_UPDATE = ("reduce",)
-"""Then survivors have updated their parameters, and redo the step."""
+"""The moments after which survivors have updated their parameters, and redo the step."""
 
 _GATHERED = block("""
     for parameter in model.parameters():

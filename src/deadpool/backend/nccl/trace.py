@@ -36,12 +36,12 @@ class Collective:
 
 
 def is_available() -> bool:
-    """Without torch's cache of events the recorder would read events that are gone."""
+    """Tells whether the recorder may be read: without torch's cache of events it would read events that are gone."""
     return _dump is not None and os.environ.get("TORCH_NCCL_CUDA_EVENT_CACHE", "1").lower() not in ("0", "false", "n")
 
 
 def pending(since_ns: int) -> list[Collective]:
-    """Those that have not ended, in the order in which they were enqueued."""
+    """Returns the collectives that have not ended, in the order in which they were enqueued."""
     return _read(since_ns, only_active=True)
 
 

@@ -232,7 +232,7 @@ def _serve_metrics(metrics: Endpoint, collector: JobCollector, server: Coordinat
 
 
 def _tell(loop: asyncio.AbstractEventLoop, server: CoordinatorServer, event: Event) -> None:
-    """From a thread of a hook. One that failed only after the end tells nobody."""
+    """Logs an event from a thread of a hook. A hook that failed only after the end tells nobody."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(server.log_event, event)
 
@@ -274,7 +274,7 @@ def _told_of(config: JobConfig) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Those of this machine, for a report of the job. torch is not imported for that."""
+    """Returns the versions on this machine, for a report of the job. torch is not imported for that."""
     from importlib import metadata
 
     from deadpool import __version__

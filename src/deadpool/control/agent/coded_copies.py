@@ -55,7 +55,7 @@ class CodedCopies:
         self._hashing = threading.Lock()
 
     def forget(self, segment: int) -> None:
-        """Its memory is about to be freed."""
+        """Drops what is known of a segment whose memory is about to be freed."""
         for ref in [ref for ref in list(self._digests) if ref.segment == segment]:  # hashers add to it meanwhile
             self._digests.pop(ref, None)
         for ref in [ref for ref in self._sums if ref.segment == segment]:
@@ -64,7 +64,7 @@ class CodedCopies:
     # --- digests ------------------------------------------------------------------------------------------------------
 
     def hash(self, effect: HashSlot) -> None:
-        """Of a snapshot, or of a parity to which all members have contributed."""
+        """Hashes a snapshot, or a parity to which all members have contributed."""
         parity = self._sums.get(effect.slot)
         if parity is not None and parity.is_complete and parity.digests is None:
             digest = Digest(record=0, unique=combine_pieces(parity.seal(self._hashers)), replica=0)
@@ -84,8 +84,8 @@ class CodedCopies:
         return found.digest
 
     def _digests_of(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
-        """As they were when the slot was sealed. A snapshot that came from another node is hashed when it is asked
-        for."""
+        """Returns the digests as they were when the slot was sealed. A snapshot that came from another node is hashed
+        when it is asked for."""
         known = self._digests.get(ref)
         if known is None or known.digest != seal.digest:
             with self._hashing:  # it is contributed to all other members at once: one of them hashes it

@@ -141,7 +141,7 @@ class DataPlane:
         self._use_deadline(stream_s(settings.silence_s))
 
     def _use_deadline(self, deadline_s: float) -> None:
-        """For streams that are opened from here on."""
+        """Sets the deadline of streams that are opened from now on."""
         self._client.use_deadline(deadline_s)
         self._server.use_deadline(deadline_s)
 

@@ -200,7 +200,9 @@ class Orders:
             trainers.retire(keep=self._standby)
 
     def _tell_recordings(self, plan: Plan) -> None:
-        """Without them the coordinator could not let another spare rehearse these ranks."""
+        """Tells the coordinator the recordings that it lacks. Without them it could not let another spare rehearse
+        these ranks.
+        """
         for recording in self._recordings.unknown_to_coordinator(order.rank for order in plan.orders):
             self._state.tell_coordinator(recording)
 
@@ -225,7 +227,9 @@ class Orders:
         self._seating.grant_slots()
 
     def _discard_leaving(self) -> None:
-        """Not during the recovery: the end of a process takes CPU time that the redone step needs."""
+        """Discards trainers that leave, but not during the recovery: the end of a process takes CPU time that the
+        redone step needs.
+        """
         trainers = self._state.trainers
         for trainer in trainers.leaving():
             trainers.discard(trainer, "this node needs it no more")

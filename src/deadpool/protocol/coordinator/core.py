@@ -209,7 +209,7 @@ class Coordinator:
         return self._job.out.take()
 
     def deadline(self) -> float | None:
-        """When to send a Tick at the latest."""
+        """Returns when to send a Tick at the latest."""
         job = self._job
         if job.phase is Phase.ENDED:
             return None
@@ -318,7 +318,7 @@ class Coordinator:
         self._ending.end_if(self.commits.on_stored(stored.rank, member.node, stored.version))
 
     def _move_ranks(self, cut_off: list[CutOff], now: float) -> None:
-        """Of nodes that live, as far as is known: they may come back, with copies."""
+        """Moves the ranks of nodes that live, as far as is known: they may come back, with copies."""
         for each in cut_off:
             if self.phase is not Phase.ENDED:
                 self._job.silent.fell_silent(each.node)
@@ -339,7 +339,7 @@ class Coordinator:
             self._rehearsals.assign_all()
 
     def _on_spoilt(self, member: Member, spoilt: Spoilt) -> None:
-        """It is lost. Its node drops it before it is asked again what it has, and says so."""
+        """Counts a spoilt copy as lost. Its node drops it before it is asked again what it has, and says so."""
         out, step, parity = self._job.out, spoilt.version.number, True if spoilt.group is not None else None
         out.emit("copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=step, found_by=member.node, parity=parity)
         self._lose(spoilt)

@@ -57,7 +57,7 @@ class PieceDigests:
         return None
 
     def pack(self, seal: Seal) -> bytes:
-        """For the regions that are sent."""
+        """Packs the digests of the regions that are sent."""
         words = [digest for name in regions_sent(seal) for digest in self.of(name)]
         return struct.pack(f"<{len(words)}Q", *words)
 

@@ -38,7 +38,7 @@ _NEWER_PLAN_S = 30.0
 
 
 def come_back(job: Job) -> None:
-    """From an aborted step to the next one that counts."""
+    """Comes back from an aborted step to the next one that counts."""
     session = job.session
     session.emit("unwound")
     job.step_log.report()
@@ -109,7 +109,7 @@ def _rest(job: Job) -> None:
 
 
 def walk(job: Job, generation: Generation) -> None:
-    """From rest to Go. Superseded: a newer generation began meanwhile."""
+    """Walks from rest to Go. It raises Superseded if a newer generation began meanwhile."""
     session = job.session
     with session.changed:
         session.walk.begin(generation)

@@ -151,7 +151,7 @@ class Copies:
         self.retry()
 
     def retry(self) -> None:
-        """At every heartbeat and permit: allocations and pushes that failed are tried again."""
+        """Tries allocations and pushes that failed again, at every heartbeat and permit."""
         if not self._current.is_fenced:
             self._slots.retry_allocations()
         self._pushes.retry()
@@ -183,7 +183,7 @@ class Copies:
     # --- damage ------------------------------------------------------------------------------------------------------
 
     def drop_spoilt(self, rank: int, version: Version, group: CodingGroup | None = None) -> None:
-        """With `group` it is the parity that this rank's node keeps for it."""
+        """Drops a copy that is spoilt. If `group` is given it is the parity that this rank's node keeps for it."""
         if group is not None:
             self.parities.drop_spoilt(group, rank, version)
         else:

@@ -85,7 +85,7 @@ class OverheadMeter:
             self._before, self._bare, self._after = self._after, [], []
 
     def overhead(self) -> Overhead | None:
-        """As a share of the step time; None: not known yet."""
+        """Returns the overhead as a share of the step time; None while it is not known yet."""
         count = len(self._differences)
         if count < ENOUGH:
             return None

@@ -212,8 +212,8 @@ class Parities:
         self._free_if_unwritten(ref, growing)
 
     def _free_if_unwritten(self, ref: SlotRef, growing: Accumulation) -> None:
-        """Under a fence the slot is freed when all streams are cut. What was sent to a parity that is given up, and is
-        still needed, is sent again."""
+        """Frees the slot of a parity that is given up, once nobody writes into it. Under a fence the slot is freed when
+        all streams are cut. What was sent to the parity, and is still needed, is sent again."""
         if not growing.outgrown or growing.writers or self._current.is_fenced:
             return
         del self._growing[ref]
@@ -266,7 +266,7 @@ class Parities:
 
 
 def _keepers(plan: Plan, layout: Layout) -> Iterable[tuple[int, Keeper]]:
-    """For every rank that sends pieces to this node: the group, and the member that this node is in it."""
+    """Yields, for every rank that sends pieces to this node, the group and the member that this node is in it."""
     for order in plan.orders if plan.group is not None else ():
         assert plan.group is not None
         group = plan.group.of(order.rank, layout)

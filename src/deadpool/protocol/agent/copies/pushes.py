@@ -82,7 +82,7 @@ class Pushes:
         self.send_next()
 
     def push_again(self, rank: int, node: str, version: Version) -> None:
-        """It goes before anything newer (rule 16, floor first)."""
+        """Sends a version again, before anything newer (rule 16, floor first)."""
         if any(holder.node == node for holder in self.holders):
             queue = self._queue(rank, node)
             queue.repeat = queue.sending is not None and queue.sending[0] == version

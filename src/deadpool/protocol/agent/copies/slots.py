@@ -293,8 +293,8 @@ class Slots:
             self._release_if_empty(self.own[rank])
 
     def release_former_holdings(self) -> None:
-        """Of ranks whose copies go to other nodes by now. Rule 17 (placement by seat): a former holder keeps the floor
-        until a permit frees it."""
+        """Releases slots of ranks whose copies go to other nodes by now. Rule 17 (placement by seat): a former holder
+        keeps the floor until a permit frees it."""
         for rank in [rank for rank in self.held if rank not in self._holds]:
             self._release_if_empty(self.held[rank])
         for keeper in [keeper for keeper in self.parity if keeper not in self._keeps]:

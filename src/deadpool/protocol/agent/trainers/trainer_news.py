@@ -201,7 +201,7 @@ class TrainerNews:
         self._state.report_trainers()
 
     def _leave(self, trainer: Trainer, reason: str) -> None:
-        """As long as this node is there, the job counts on it."""
+        """Ends this node: as long as it is there, the job counts on it."""
         state = self._state
         state.tell_coordinator(TrainerLost(generation=None, trainer=trainer.name, rank=None, reason=reason))
         state.end(EndCause.UNFIT, f"node {state.node} cannot take part in this job: {reason}", failed=True)

@@ -47,7 +47,7 @@ class WorkTimes:
         self._ranks: dict[int, _RankWorkTime] = {}
 
     def clear(self) -> None:
-        """At a fence: other nodes may take these ranks."""
+        """Forgets all times at a fence: other nodes may take these ranks."""
         self._ranks.clear()
 
     def on_stepped(self, rank: int, news: Stepped) -> None:

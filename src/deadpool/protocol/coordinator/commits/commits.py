@@ -20,7 +20,7 @@ from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.topology import Layout, Schedule
 
 TRIAL_COMMITS = 10
-"""So many versions have to be committed before a claim of replication counts as having been true."""
+"""The number of versions that have to be committed before a claim of replication counts as having been true."""
 
 
 class Commits:
@@ -157,7 +157,7 @@ class Commits:
         return self._advance(version)
 
     def lose_copy(self, rank: int, node: str, version: Version) -> None:
-        """It was counted, and is spoilt."""
+        """Removes a spoilt copy that was counted."""
         self._count_in()
         self.ledger.remove(rank, node, version)
 
@@ -230,7 +230,9 @@ class Commits:
 
     @property
     def schedule(self) -> Schedule:
-        """For a plan: every rank begins with it at the resume version, wherever it was to begin before."""
+        """Returns the schedule for a plan: every rank begins with it at the resume version, wherever it was to begin
+        before.
+        """
         newest = self.timetable.newest
         return Schedule(every=newest.every, rests=newest.rests)
 
@@ -249,7 +251,7 @@ class Commits:
     # --- the permit ---------------------------------------------------------------------------------------------------
 
     def _renew_permit(self) -> None:
-        """It may pass more versions than it did."""
+        """Renews the permit, which may then pass more versions than it did."""
         self._set_permit(self.permit.watermark, self.permit.keep_from)
 
     def _set_permit(self, watermark: Version | None, keep_from: int) -> None:
