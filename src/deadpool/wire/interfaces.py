@@ -40,7 +40,7 @@ def address_towards(peer: Address) -> str:
 
 
 def collective_variables(interface: str) -> dict[str, str]:
-    """Returns the variables that keep NCCL's own sockets to the interface as well. Gloo's listen where the agent does."""
+    """Returns the variables that keep NCCL's sockets to the interface as well. Gloo's listen where the agent does."""
     return {_COLLECTIVES: f"={interface}"} if interface else {}
 
 

@@ -11,7 +11,7 @@ _PRESSURE_S = 10.0
 
 
 class DyingNode(OnNode):
-    """A node whose hardware fails, and that dies of that a little later for good, unless it has left the job by then."""
+    """A node whose hardware fails, and that dies of it a little later for good, unless it has left the job by then."""
 
     kind = "dying_node"
     weight = 2

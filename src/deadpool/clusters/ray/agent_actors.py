@@ -87,7 +87,7 @@ class AgentActors:
         return all(actor.failed or actor.left for actor in self._actors) and any(a.failed for a in self._actors)
 
     def tend(self) -> None:
-        """Spends half a second on asking every actor what it does, and tells those that have started nothing to start."""
+        """Asks every actor for half a second what it does, and tells those that have started nothing to start."""
         import ray
 
         for actor in self._actors:

@@ -9,7 +9,7 @@ _RACK_FEATURE = re.compile(r"rack[-_:=]?\w+", re.IGNORECASE)
 
 
 def racks_of_switches(topology: str, expand: Callable[[str], list[str]]) -> dict[str, str]:
-    """Reads racks from what `scontrol show topology` prints. Only leaf switches count; one switch for all says nothing."""
+    """Reads racks from what `scontrol show topology` prints. Only leaf switches count; a single one says nothing."""
     racks: dict[str, str] = {}
     for line in topology.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)

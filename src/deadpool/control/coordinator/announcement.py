@@ -100,7 +100,7 @@ class Announcement:
             self._look_after()
 
     def _restore(self) -> None:
-        """Restores only what is missing, and only in a folder that is there: one that is gone may come back as it was."""
+        """Restores what is missing, but only in a folder that is there: one that is gone may come back as it was."""
         with contextlib.suppress(OSError, DeadPoolError):  # it is looked at again
             if self._folder.path.is_dir():
                 self._folder.restore(self._secret)

@@ -134,7 +134,7 @@ class JobState:
         self.silent.came_back(member.node)
 
     def remove(self, node: str) -> Member | None:
-        """Removes a node, so that nothing that it says counts any more. It returns None if the node was not a member."""
+        """Removes a node: nothing that it says counts any more. It returns None if the node was not a member."""
         self.leave_requests.pop(node, None)
         return self.members.pop(node, None)
 

@@ -88,7 +88,7 @@ def run(job: Job, restore: Restore) -> Iterator[DryStep]:
 
 
 def _settle(job: Job, count: int) -> Iterator[DryStep]:
-    """Takes the first steps with real peers. They begin where the job began, so they compute what its first steps did."""
+    """Takes the first steps with real peers. They begin where the job began, and compute what its first steps did."""
     job.set_dry(True)
     for number in range(count):
         step = DryStep(job, number)

@@ -76,7 +76,7 @@ class NodeRecordings:
         self._trainers.tell(trainer, order)
 
     def send_to(self, trainer: Trainer) -> None:
-        """Sends the trainer the recording of its rank. It has to precede the order to be that rank, on the same link."""
+        """Sends a trainer the recording of its rank. It has to precede the order to be that rank, on the same link."""
         if trainer.rank in self._of_rank:
             self._send(trainer, self._of_rank[trainer.rank])
 

@@ -148,7 +148,7 @@ class RemainingCopy:
 
 
 def remaining_copies(view: ClusterView) -> tuple[RemainingCopy, ...]:
-    """Returns one sealed copy of each rank that has one, of the version that most ranks have, and of those the newest."""
+    """Returns a sealed copy of each rank that has one, of the version that most ranks have, and of those the newest."""
     index = index_inventories(view)
     ranks = range(view.layout.world_size)
     best = max(

@@ -20,7 +20,7 @@ from deadpool_lab.strangers.kinds.all_kinds import KINDS
 from deadpool_lab.strangers.records import RankRecord
 
 _ALONE = Path(__file__).with_name("run_alone.py")
-_DOCUMENTATION = Path(__file__).parents[2] / "docs" / "chaos.md"
+_DOCUMENTATION = Path(__file__).parents[3] / "docs" / "chaos.md"
 _LIMIT_S = 500
 TABLE = {
     *("flatgrad", "held", "graphlike", "flatopt"),

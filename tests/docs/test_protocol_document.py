@@ -10,7 +10,7 @@ import pytest
 
 from deadpool_lab.sim.mutations import ALL
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "protocol.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 SIM = ROOT / "lab" / "deadpool_lab" / "sim"

@@ -27,7 +27,7 @@ from deadpool_lab.chaos.surroundings.health_files import (
     HealthFiles,
 )
 
-STAND_IN = Path(__file__).parent.parent / "clusters" / "doctor" / "fake_nvml.c"
+STAND_IN = Path(__file__).parents[2] / "doctor" / "fake_nvml.c"
 
 
 @pytest.fixture

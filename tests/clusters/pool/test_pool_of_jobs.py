@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "pool.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "pool.py"
 BUSY_S = 600.0
 """That a command is gone within a second is measured by the benchmark: it is niced, and waits where others compute."""
 

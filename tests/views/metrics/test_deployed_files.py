@@ -16,7 +16,7 @@ import pytest
 
 from deadpool.views.metrics.catalog import OF_AGENT, OF_COORDINATOR
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[3] / "deploy"
 PROMETHEUS, DASHBOARD = DEPLOY / "prometheus", DEPLOY / "grafana" / "deadpool.json"
 NAMES = {metric.name for metric in (*OF_COORDINATOR, *OF_AGENT)}
 needs_promtool = pytest.mark.skipif(
