@@ -77,8 +77,8 @@ def test_damaged_snapshot_of_another_member_the_second_parity_makes_up_for_it(ma
         stage.kill_node_at_gate("n1", 4)
 
     play(stage, during)
-    assert "not as sealed" in stage.events("source_failed")[0]["reason"]
-    assert stage.events("copy_corrupt")
+    assert "damaged" in stage.events("source_failed")[0]["reason"]
+    assert stage.events("copy_damaged")
 
 
 @pytest.mark.thorough

@@ -48,4 +48,4 @@ def test_held_copy_damaged_another_one_is_used(make_stage, play):
         stage.kill_node_at_gate("n1", 4)
 
     play(stage, during)
-    assert "not as sealed" in stage.events("source_failed")[0]["reason"]
+    assert "damaged" in stage.events("source_failed")[0]["reason"]

@@ -72,8 +72,8 @@ def test_own_snapshot_damaged_its_holder_gives_another(make_stage, play):
         stage.kill_trainer_at_gate(4)
 
     play(stage, during)
-    (spoilt,) = stage.events("copy_corrupt")
-    assert (spoilt["node"], spoilt["rank"], spoilt["step"]) == ("n1", 1, 4)
+    (damaged,) = stage.events("copy_damaged")
+    assert (damaged["node"], damaged["rank"], damaged["step"]) == ("n1", 1, 4)
 
 
 @pytest.mark.thorough
@@ -89,7 +89,7 @@ def test_only_held_copy_damaged_an_older_version_serves_or_it_is_said(make_stage
 
     with pytest.raises(JobFailed, match="is lost for rank 1"):
         stage.trial.run(during)
-    assert stage.events("copy_corrupt") and len(stage.events("fault")) < 4, "it is not tried again and again"
+    assert stage.events("copy_damaged") and len(stage.events("fault")) < 4, "it is not tried again and again"
 
 
 @pytest.mark.thorough

@@ -89,7 +89,7 @@ class DurableStore:
         if content is None or content.digest() != seal.digest:
             machine.arena.end_write(effect.slot, effect, None)
             name = effect.fetch.checkpoint
-            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="not as sealed", checkpoint=name))
+            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="damaged", checkpoint=name))
             return
         machine.arena.end_write(effect.slot, effect, replace(content, version=seal.version))
         machine.feed(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))

@@ -8,8 +8,8 @@ from deadpool_lab.sim.profiles import BY_NAME
 from deadpool_lab.sim.run import run_seed
 
 FOUND = {
-    "a spoilt floor is offered to its holder for ever, and nothing newer gets there": ("anything", 218),
-    "a holder whose copy is found spoilt after the plan lacks the floor": ("anything", 431),
+    "a damaged floor is offered to its holder for ever, and nothing newer gets there": ("anything", 218),
+    "a holder whose copy is found damaged after the plan lacks the floor": ("anything", 431),
     "a node that missed a start from the first line keeps the recordings of an earlier start": ("anything", 2673),
     "a node that has just come back leaves in a recovery that needs its copies": ("anything", 4824),
     "a plan goes back to a version that the permit had passed, from live memory": ("anything", 5552),
@@ -37,7 +37,7 @@ FOUND = {
     ),
     "a node that comes back clears its recordings, and is not sent them again": ("anything", 18),
     "a spare whose report comes after a takeover is never asked to rehearse anything": ("coded", 217),
-    "a snapshot that is spoilt before Go keeps everything newer from the parities of others": ("coded_pairs", 179),
+    "a snapshot that is damaged before Go keeps everything newer from the parities of others": ("coded_pairs", 179),
     "a version that a node is drained at is given up, since a holder could not store it": ("coded_pairs", 4),
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),
     "newcomers count on replicas of ranks that counted on none, and these seem to differ": ("shrink", 78),

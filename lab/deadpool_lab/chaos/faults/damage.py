@@ -48,7 +48,7 @@ def _damage_stopped(scene: Scene, node: str, rank: int) -> None:
 
 
 class DamageHome(OnTrainer):
-    """A trainer is killed whose node has the nearest copy, and that copy is corrupt."""
+    """A trainer is killed whose node has the nearest copy, and that copy is damaged."""
 
     kind = "damage_home"
     node: str
@@ -67,7 +67,7 @@ class DamageHome(OnTrainer):
 
 
 class DamageCopy(OnNode):
-    """A node is killed, and one of its holders has corrupt copies of its ranks."""
+    """A node is killed, and one of its holders has damaged copies of its ranks."""
 
     kind = "damage_copy"
     holders = 2

@@ -202,7 +202,7 @@ class Checkers:
         if self._holdings.all_seats_are_alive():
             if missing := self._holdings.first_missing_copy(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
-            lost_already = self._holdings.some_seat_is_lost() or self._holdings.is_corrupt(watermark)
+            lost_already = self._holdings.some_seat_is_lost() or self._holdings.is_damaged(watermark)
             self._survivable = watermark if nodes <= self._losses() and not lost_already else None
 
     def _losses(self) -> int:

@@ -1,7 +1,7 @@
 """What torch's flight recorder knows of NCCL's collectives: which of them the device is in, how long past ones took.
 
 It tells whether a collective has started only if collectives are timed (nccl.prepare_environment sees to that). Reading
-it asks the device about events, which would spoil a CUDA graph that another thread captures meanwhile: so a thread that
+it asks the device about events, which would break a CUDA graph that another thread captures meanwhile: so a thread that
 reads has to relax its capture mode first. Entries of communicators that were aborted stay in it for a while, and may
 look as if they ran: so only those that were enqueued since a given time are read.
 

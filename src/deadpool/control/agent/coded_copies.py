@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from deadpool.errors import CopySpoilt
+from deadpool.errors import CopyDamaged
 from deadpool.events.event import Event
 from deadpool.protocol.coding import parity_layout
 from deadpool.protocol.effects import FetchCopy, HashSlot, ParityTarget, PushCopy
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceSpoilt
+from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceDamaged
 from deadpool.protocol.messages import Block, Copy, SlotRef
-from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
+from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.checksums import combine_pieces
 from deadpool.snapshot.arena.piece_digests import PieceDigests
@@ -97,7 +97,7 @@ class CodedCopies:
     def _hash_again(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
         found = compute_piece_digests(self._slot(ref), geometry, seal.extent, self._hashers)
         if found.digest != seal.digest:
-            raise CopySpoilt(f"{seal.version} of rank {seal.rank} is {NOT_AS_SEALED}")
+            raise CopyDamaged(f"{seal.version} of rank {seal.rank} is {DAMAGED}")
         return found
 
     # --- to the parities of other nodes -------------------------------------------------------------------------------
@@ -184,22 +184,22 @@ class CodedCopies:
             sources=(*map(_snapshot, how.data), *map(_parity, how.parity)),
             into=self._slot(effect.slot),
         )
-        spoilt: set[BlockSource] = set()
+        damaged: set[BlockSource] = set()
 
-        def report_spoilt(source: BlockSource, reason: str) -> None:
-            if source not in spoilt:
-                spoilt.add(source)
+        def report_damaged(source: BlockSource, reason: str) -> None:
+            if source not in damaged:
+                damaged.add(source)
                 failed(source.node, reason)
                 rank, version = how.group.ranks[source.member], copy.seal.version
                 group = how.group if source.is_parity else None
-                self._deliver(SourceSpoilt(node=source.node, rank=rank, version=version, group=group))
+                self._deliver(SourceDamaged(node=source.node, rank=rank, version=version, group=group))
 
         Rebuild(
             self._client,
             request,
             watch=watch,
             failed=lambda source, reason: failed(source.node, reason),
-            spoilt=report_spoilt,
+            report_damaged=report_damaged,
         ).run()
 
     def _slot(self, ref: SlotRef) -> memoryview:

@@ -27,6 +27,7 @@ from deadpool.protocol.messages import (
     Audit,
     AuditOver,
     Connect,
+    CopyLost,
     Fence,
     Final,
     FinishCheckpoint,
@@ -44,7 +45,6 @@ from deadpool.protocol.messages import (
     Reschedule,
     Salvage,
     Shutdown,
-    Spoilt,
     Stand,
     Welcome,
     WriteCheckpoint,
@@ -105,12 +105,12 @@ class Orders:
             # copies, while the job runs
             case Permit() if unfenced:
                 self._apply_permit(message, now)
-            case Spoilt(node=node, group=CodingGroup() as group, version=version) if node != state.node:
+            case CopyLost(node=node, group=CodingGroup() as group, version=version) if node != state.node:
                 state.copies.contribute_again(group, node, version)
-            case Spoilt(node=node, rank=rank, version=version) if node != state.node:
+            case CopyLost(node=node, rank=rank, version=version) if node != state.node:
                 state.copies.replace_at_holder(rank, node, version)
-            case Spoilt(rank=rank, version=version, group=group):
-                state.copies.drop_spoilt(rank, version, group)
+            case CopyLost(rank=rank, version=version, group=group):
+                state.copies.drop_damaged(rank, version, group)
                 state.tell_coordinator(replace(message, dropped=True))
             case WriteCheckpoint() if unfenced and self._seating.plan is not None:
                 self._checkpoints.write(message, tuple(order.rank for order in self._seating.plan.orders))

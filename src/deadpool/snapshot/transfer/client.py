@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
+from deadpool.errors import CopyDamaged, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Region, Seal, extent_of, regions_sent
 from deadpool.snapshot.arena.seal_bytes import pack_seal
@@ -139,7 +139,7 @@ class TransferClient:
         channel.run(self._stream_count(todo), fetch)
         mismatch = received.mismatch(expect)
         if mismatch is not None:
-            raise CopySpoilt(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
+            raise CopyDamaged(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
 
     def use_deadline(self, deadline_s: float) -> None:
         """Sets the deadline of streams that are opened from now on."""

@@ -267,7 +267,7 @@ class Capturer:
 
     def _run(self, device: int | None) -> None:
         """`device` is the main thread's: this thread would use device 0 otherwise. It may allocate memory while the
-        script captures a graph, which would spoil the graph in the usual mode."""
+        script captures a graph, which would break the graph in the usual mode."""
         if device is not None:
             torch.cuda.set_device(device)
             if (found := runtime()) is not None:

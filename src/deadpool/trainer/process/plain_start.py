@@ -20,7 +20,7 @@ from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.recovery import lost_peer, recovery
-from deadpool.trainer.recovery.checked_load import find_corrupt
+from deadpool.trainer.recovery.checked_load import find_damaged
 from deadpool.trainer.step import DryStep
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def _prepare(session: Session, restore: Restore) -> None:
     seal = read_seal(slot)
     if seal is None or seal.version != restore.version:
         raise Superseded  # a newer plan went back further, and its seat is on its way
-    if find_corrupt(slot, geometry, seal) is not None:
+    if find_damaged(slot, geometry, seal) is not None:
         with session.changed:
-            spoilt = session.walk.spoilt()
-        session.send(spoilt)  # there will be another plan, with another source
+            damaged = session.walk.damaged()
+        session.send(damaged)  # there will be another plan, with another source
         return
     _send(session, lambda: session.walk.loaded(session.store_address))
 

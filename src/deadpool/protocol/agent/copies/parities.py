@@ -30,7 +30,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import Offered
-from deadpool.protocol.messages import Copies, Copy, Encoded, Parity, Plan, SlotRef, Spoilt
+from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, Parity, Plan, SlotRef
 from deadpool.protocol.seal import Digest, Geometry, Seal
 from deadpool.protocol.topology import Layout
 
@@ -222,7 +222,7 @@ class Parities:
         if not self._slots.is_expired(growing.version):
             generation, version = self._current.generation, growing.version
             group, rank = growing.target.group, growing.target.group.ranks[growing.target.member]
-            begun_anew = Spoilt(generation=generation, node=self._node, rank=rank, version=version, group=group)
+            begun_anew = CopyLost(generation=generation, node=self._node, rank=rank, version=version, group=group)
             self._out.append(ToCoordinator(message=replace(begun_anew, dropped=True)))
         self.serve_waiting()
 
@@ -259,7 +259,7 @@ class Parities:
         slot.parity = parity
         self._out.append(WriteSeal(slot=ref, copy=copy))
 
-    def drop_spoilt(self, group: CodingGroup, keeper: int, version: Version) -> None:
+    def drop_damaged(self, group: CodingGroup, keeper: int, version: Version) -> None:
         member = group.member_of(keeper)
         if (slot := self._slots.find_parity(group, member, version)) is not None:
             self._slots.parity_of((group, member)).free(slot)

@@ -157,12 +157,12 @@ class Commits:
         return self._advance(version)
 
     def lose_copy(self, rank: int, node: str, version: Version) -> None:
-        """Removes a spoilt copy that was counted."""
+        """Removes a damaged copy that was counted."""
         self._count_in()
         self.ledger.remove(rank, node, version)
 
     def lose_parity(self, group: CodingGroup, keeper: int, node: str, version: Version) -> bool:
-        """The parity that the node of this rank keeps is spoilt, or has no room any more. False: ranks are coded in
+        """The parity that the node of this rank keeps is damaged, or has no room any more. False: ranks are coded in
         other groups by now."""
         self._count_in()
         if not self.ledger.is_coded_in(group, keeper):
