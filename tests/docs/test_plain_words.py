@@ -13,6 +13,7 @@ RETIRED = {
     *("understudy", "understudies", "nursery", "bear", "born", "bury", "buried", "offspring", "heir", "estate"),
     *("testimony", "testimonies", "testify", "testified", "reign", "reigns", "grooming", "lot", "lots", "squad"),
     *("squads", "stock", "inheritance", "spoil", "spoils", "spoilt", "corrupt", "corrupted"),
+    *("guest", "guests", "attendee", "attendees", "street", "streets"),
 }
 WORD = re.compile(r"[A-Z]?[a-z]+")
 """Words of prose and the parts of identifiers: `_prompt_book` and `PromptBook` have two each."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from patient import Examined, examine, mounted, needs, needs_root
+from examined_machine import Examined, examine, mounted, needs, needs_root
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install 'torch-deadpool[doctor]'")
 SOURCE = Path(__file__).with_name("fake_nvml.c")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from patient import examine, mounted, needs, needs_root, ordinary
+from examined_machine import examine, mounted, needs, needs_root, ordinary
 from waiting import LIMIT_S, wait_until
 
 import deadpool
@@ -52,7 +52,7 @@ def test_torch_is_not_imported_unless_asked():
 
 
 @pytest.mark.parametrize(
-    "words", [("--arena", "much"), ("--meet", "somewhere", "--nodes", "2"), ("--meet", "127.0.0.1:9")]
+    "words", [("--arena", "much"), ("--rendezvous", "somewhere", "--nodes", "2"), ("--rendezvous", "127.0.0.1:9")]
 )
 def test_wrong_word_is_no_finding(words):
     command = [sys.executable, "-m", "deadpool.cli.main", "doctor", *words]

@@ -1,4 +1,4 @@
-"""The doctor beside a real coordinator and real agents: what they suffer from, and a machine that wants to join."""
+"""The doctor with a real coordinator and real agents: what they suffer from, and a machine that wants to join."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patient import examine, needs, needs_faketime, needs_root, shifted
-from street import Node, street
+from examined_machine import examine, needs, needs_faketime, needs_root, shifted
+from node_network import Node, node_network
 from waiting import LIMIT_S, wait_until
 
 import deadpool
@@ -131,7 +131,7 @@ def test_no_coordinator_and_another_secret(job, tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_newcomer_of_another_version(job, tmp_path):
+def test_joining_machine_of_another_version(job, tmp_path):
     copy = tmp_path / "other" / "deadpool"
     shutil.copytree(Path(deadpool.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "__init__.py"
@@ -154,32 +154,32 @@ def test_folder_without_a_job_could_not_be_looked_at(tmp_path):
 @needs("ip")
 @needs("nft")
 @pytest.mark.thorough
-def test_newcomer_that_the_agents_do_not_reach_and_one_that_does_not_reach_them(tmp_path):
+def test_joining_machine_that_the_agents_do_not_reach_and_one_that_does_not_reach_them(tmp_path):
     """Both ways: n3 wants to join the job of n1 and n2."""
     closed = (
         "nft add table ip f; nft add chain ip f in '{ type filter hook input priority 0; }'; "
         "nft add rule ip f in 'tcp flags & (syn|ack) == syn drop'"
     )
-    with street(3) as nodes:
+    with node_network(3) as nodes:
         n1, n2, n3 = nodes.nodes
         with contextlib.closing(Job(tmp_path, 29400, n1.host)) as job:
             job.start(2, before=n1.inside())
             for node in (n1, n2):
                 job.agent(node.name, before=node.inside())
             job.await_nodes(2, before=n1.inside())
-            assert newcomer(n3, job).code == 0
+            assert join(n3, job).code == 0
             n3.run(closed)
-            inward = newcomer(n3, job)
+            inward = join(n3, job)
             assert {(each["check"], each["node"]) for each in inward.of()} == {("ports", "n1"), ("ports", "n2")}
             assert all("it does not reach node n3" in each["what"] for each in inward.of())
             n3.run("nft flush ruleset")
             n2.run(closed)
-            outward = newcomer(n3, job)
+            outward = join(n3, job)
             assert {(each["node"], each["what"]) for each in outward.of()} == {
                 ("n1", "it does not reach node n2"),
                 ("n3", "it does not reach node n2"),
             }
 
 
-def newcomer(node: Node, job: Job):
+def join(node: Node, job: Job):
     return examine("--join", job.place, "--name", node.name, before=node.inside())

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from patient import COMMAND, PATIENTLY, Examined
+from examined_machine import COMMAND, PATIENTLY, Examined
 from waiting import LIMIT_S
 
 from deadpool.host.child_processes import end_with_parent
@@ -37,8 +37,8 @@ class Node:
         subprocess.run(self.inside("sh", "-ec", command), check=True, timeout=_COMMAND_S, capture_output=True)
 
 
-class Street:
-    """`nodes` are n1, n2, ...; n1 is where they meet."""
+class NodeNetwork:
+    """`nodes` are n1, n2, ...; n1 asks the others."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -46,7 +46,7 @@ class Street:
     def __getitem__(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
 
-    def meet(
+    def examine_all(
         self,
         *words: object,
         before: Mapping[str, list[str]] | None = None,
@@ -56,7 +56,7 @@ class Street:
         """The doctor on every node at once: exit code, what it printed, what it complained of. `before` and `more` are
         for single nodes."""
         place = f"{self.nodes[0].host}:{PORT}"
-        common = ["--json", "--meet", place, "--nodes", len(self.nodes), "--wait-s", wait_s, *PATIENTLY, *words]
+        common = ["--json", "--rendezvous", place, "--nodes", len(self.nodes), "--wait-s", wait_s, *PATIENTLY, *words]
         running = {}
         for node in self.nodes:
             command = [*(before or {}).get(node.name, []), *COMMAND, "--name", node.name, *common]
@@ -77,15 +77,15 @@ class Street:
         return {name: (running[name].returncode, *told[name]) for name in running}
 
     def found(self, *, besides: str = LINKS, **how: object) -> Examined:
-        """By the whole meeting. All nodes end with its exit code, and the others say nothing."""
-        told = self.meet(**how)
+        """Returns what all nodes found together. All nodes end with its exit code, and the others say nothing."""
+        told = self.examine_all(**how)
         assert {code for code, _, _ in told.values()} == {told["n1"][0]}, told
         assert [name for name, (_, printed, _) in told.items() if printed] == ["n1"], told
         return Examined(*told["n1"], besides=besides)
 
 
 @contextlib.contextmanager
-def street(count: int) -> Iterator[Street]:
+def node_network(count: int) -> Iterator[NodeNetwork]:
     with contextlib.ExitStack() as life:
         switch = _namespace(life)
         _ip(switch, "link add hub type bridge", "link set hub up", "link set lo up")
@@ -95,7 +95,7 @@ def street(count: int) -> Iterator[Street]:
             _ip(switch, f"link add p{number} type veth peer name eth0 netns {pid}", f"link set p{number} master hub up")
             _ip(pid, "link set lo up", f"addr add {host}/24 dev eth0", "link set eth0 up")
             nodes.append(Node(f"n{number}", host, pid))
-        yield Street(nodes)
+        yield NodeNetwork(nodes)
 
 
 def _namespace(life: contextlib.ExitStack) -> int:

@@ -1,4 +1,4 @@
-"""Nodes that meet without a job, in namespaces: each defect between nodes, planted for real, is found, and no other."""
+"""Nodes are examined together without a job, in namespaces: each real defect between nodes is found, and no other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patient import Examined, needs, needs_faketime, needs_root, shifted
-from street import LINKS, PORT, Street, street
+from examined_machine import Examined, needs, needs_faketime, needs_root, shifted
+from node_network import LINKS, PORT, NodeNetwork, node_network
 
 import deadpool
 from deadpool.host.child_processes import end_with_parent
@@ -21,14 +21,14 @@ OURS, OTHER = deadpool.__version__, "7.7.7"
 
 
 @pytest.fixture
-def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Street]:
+def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeNetwork]:
     secret = tmp_path / "secret"
     secret.write_text("s" * 32)
     secret.chmod(0o600)
     monkeypatch.setenv("DEADPOOL_SECRET_FILE", str(secret))
     for name in ("DEADPOOL_SECRET", "DEADPOOL_TLS", "SLURM_JOB_END_TIME", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
-    with street(3) as nodes:
+    with node_network(3) as nodes:
         yield nodes
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_found_at_sound_nodes(three, tls):
 
 @needs("nft")
 def test_firewall_that_lets_no_agent_in(three):
-    """One way only: n2 reaches the others, and the meeting."""
+    """One way only: n2 reaches the others, and the one that asks."""
     three["n2"].run(
         "nft add table ip f; nft add chain ip f in '{ type filter hook input priority 0; }'; "
         "nft add rule ip f in 'tcp flags & (syn|ack) == syn drop'"
@@ -60,15 +60,15 @@ def test_firewall_that_lets_no_agent_in(three):
 
 @needs("nft")
 @pytest.mark.thorough
-def test_meeting_place_that_cannot_be_reached(three):
+def test_asking_node_that_cannot_be_reached(three):
     three["n1"].run(
         "nft add table ip f; nft add chain ip f in '{ type filter hook input priority 0; }'; "
         f"nft add rule ip f in 'ip saddr 10.97.0.3 tcp dport {PORT} drop'"
     )
-    told = three.meet(wait_s=60.0)
+    told = three.examine_all(wait_s=60.0)
     assert [told[name][0] for name in ("n1", "n2", "n3")] == [1, 1, 1]
     away = Examined(*told["n3"]).only
-    assert away["check"] == "ports" and f"the meeting place 10.97.0.1:{PORT} does not answer" in away["what"]
+    assert away["check"] == "ports" and f"10.97.0.1:{PORT} does not answer" in away["what"]
     missed = [each for each in Examined(*told["n1"]).of() if "2 of 3 nodes came" in each["what"]]
     assert missed and "n1, n2" in missed[0]["what"]
 
@@ -90,7 +90,7 @@ def test_link_that_is_limited(three):
 @pytest.mark.thorough
 def test_bound_that_no_link_here_reaches(three):
     """Told as a note where it was a processor that held the bytes up, as may well be on this machine."""
-    found = Examined(*three.meet("--least-gbps", 1000)["n1"])
+    found = Examined(*three.examine_all("--least-gbps", 1000)["n1"])
     told = [each for kind in ("finding", "note") for each in found.of(kind) if each["check"] == "bandwidth"]
     assert len(told) == 6
 
@@ -124,7 +124,7 @@ def test_another_version_of_deadpool(three, tmp_path):
     shutil.copytree(Path(deadpool.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "__init__.py"
     file.write_text(file.read_text().replace(f'"{OURS}"', f'"{OTHER}"'))
-    told = three.meet(more={"n2": {"PYTHONPATH": str(copy.parent)}}, wait_s=60.0)
+    told = three.examine_all(more={"n2": {"PYTHONPATH": str(copy.parent)}}, wait_s=60.0)
     assert [told[name][0] for name in ("n1", "n2", "n3")] == [1, 1, 1]
     refused = Examined(*told["n2"]).only
     assert refused["check"] == "versions"
@@ -152,7 +152,7 @@ def test_another_secret(three, tmp_path):
     other = tmp_path / "other-secret"
     other.write_text("t" * 32)
     other.chmod(0o600)
-    told = three.meet(more={"n2": {"DEADPOOL_SECRET_FILE": str(other)}}, wait_s=60.0)
+    told = three.examine_all(more={"n2": {"DEADPOOL_SECRET_FILE": str(other)}}, wait_s=60.0)
     assert [told[name][0] for name in ("n1", "n2", "n3")] == [1, 1, 1]
     assert Examined(*told["n2"]).only["check"] == "secret"
     assert "secret" in Examined(*told["n1"]).checks()
@@ -174,7 +174,7 @@ def test_probe_of_the_port_is_no_finding(three):
 @pytest.mark.thorough
 def test_without_a_secret_it_could_not_look(three, monkeypatch):
     monkeypatch.delenv("DEADPOOL_SECRET_FILE")
-    told = three.meet(wait_s=5.0)
+    told = three.examine_all(wait_s=5.0)
     assert [code for code, _, _ in told.values()] == [2, 2, 2]
     assert "the job's secret is unknown" in told["n1"][2]
 
@@ -192,6 +192,6 @@ def test_defect_of_one_node_is_told_with_its_name(three):
 def test_node_that_dies_in_the_middle_of_it(three):
     """Killed while it waits for the others: the rest is examined all the same."""
     slow = {"n3": ["timeout", "--signal=KILL", "2", "sh", "-c", "exec sleep 60", "sh"]}
-    told = three.meet(before=slow, wait_s=60.0)
+    told = three.examine_all(before=slow, wait_s=60.0)
     assert told["n1"][0] == told["n2"][0] == 1
     assert "2 of 3 nodes came within 60 s: n1, n2" in Examined(*told["n1"], besides=LINKS).only["what"]

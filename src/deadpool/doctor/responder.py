@@ -1,4 +1,4 @@
-"""One node at a meeting: it answers what the meeting asks, and takes streams of the other nodes.
+"""One node that is examined together with others: it answers the process that asks, and takes streams of the others.
 
 Questions and answers are the messages of commands (Ask, Answer), on connections that prove the secret.
 """
@@ -23,7 +23,7 @@ REACH_S = 3.0
 _AT_ONCE = 64
 
 
-class Attendee:
+class Responder:
     def __init__(self, report: Report, host: str, credentials: Credentials) -> None:
         """`host` is where other nodes reach this one."""
         self._report, self._host, self._credentials = report, host, credentials
@@ -37,9 +37,9 @@ class Attendee:
     async def close(self) -> None:
         await self._listener.close()
 
-    async def attend(self, place: Address, own: Address, *, patience_s: float) -> int | None:
-        """Returns the exit code of the meeting; None: it broke off. Raises TimeoutError or WireError if the place
-        cannot be reached."""
+    async def respond(self, place: Address, own: Address, *, patience_s: float) -> int | None:
+        """Returns the exit code that all nodes end with, or None if that broke off. Raises TimeoutError or WireError if
+        the place cannot be reached."""
         link = await connect(place, self._credentials, patience_s=patience_s, purpose="doctor")
         try:
             arrival = {"host": own.host, "port": own.port, "report": self._report.to_json()}

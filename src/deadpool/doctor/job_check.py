@@ -1,4 +1,4 @@
-"""The doctor beside a running job: the agents examine their nodes, and a machine that wants to join is tried against
+"""The doctor and a running job: the agents examine their nodes, and a machine that wants to join is tried against
 them."""
 
 from __future__ import annotations
@@ -29,31 +29,33 @@ _PORTS = "let nodes of the job reach each other on all TCP ports above 1024, or 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newcomer:
+class JoiningMachine:
     """This machine, if it wants to join."""
 
     report: Report
     host: str
 
 
-async def beside(coordinators: Sequence[Address], credentials: Credentials, newcomer: Newcomer | None) -> Result:
-    """What the nodes of the job, and the newcomer, suffer from."""
+async def check_with_job(
+    coordinators: Sequence[Address], credentials: Credentials, joining: JoiningMachine | None
+) -> Result:
+    """What the nodes of the job, and the joining machine, suffer from."""
     listener = AuthenticatedListener(credentials, "doctor", _say_nothing)
     arguments: dict[str, Any] = {}
     try:
-        if newcomer is not None:
-            own = await listener.start(newcomer.host, 0)
-            arguments = {"visitor": {"node": newcomer.report.node, "host": own.host, "port": own.port}}
+        if joining is not None:
+            own = await listener.start(joining.host, 0)
+            arguments = {"joining": {"node": joining.report.node, "host": own.host, "port": own.port}}
         asked = await _ask_first(coordinators, credentials, Ask(what="doctor", arguments=arguments))
         if isinstance(asked, Finding):
-            reports = [newcomer.report] if newcomer is not None else []
-            return Result.of(reports, [asked.at(newcomer.report.node if newcomer is not None else "")])
+            reports = [joining.report] if joining is not None else []
+            return Result.of(reports, [asked.at(joining.report.node if joining is not None else "")])
         findings = _of_agents(asked["nodes"])
-        if newcomer is not None:
+        if joining is not None:
             ahead, error = offset_s(asked["arrived"], asked["sent"], asked["received"], asked["left"])
-            findings += apart(newcomer.report.node, ahead, abs(error), "the coordinator")
-            findings += await asyncio.to_thread(_of_newcomer, newcomer.report, asked["nodes"])
-        reports = [*([newcomer.report] if newcomer is not None else []), *_reports(asked["nodes"])]
+            findings += apart(joining.report.node, ahead, abs(error), "the coordinator")
+            findings += await asyncio.to_thread(_of_joining, joining.report, asked["nodes"])
+        reports = [*([joining.report] if joining is not None else []), *_reports(asked["nodes"])]
         return Result.of(reports, [*findings, *compare(reports)])
     finally:
         await listener.close()
@@ -140,7 +142,7 @@ def _slow_copies(rates: Mapping[str, float | None]) -> list[Finding]:
     ]
 
 
-def _of_newcomer(report: Report, nodes: Mapping[str, dict[str, Any]]) -> list[Finding]:
+def _of_joining(report: Report, nodes: Mapping[str, dict[str, Any]]) -> list[Finding]:
     peers = [Peer(node=node, address=Address(host=told["host"], port=told["port"])) for node, told in nodes.items()]
     findings = [
         Finding(check="ports", node=report.node, what=f"it does not reach node {node}", do=_PORTS)
