@@ -1,4 +1,4 @@
-"""Somebody who cannot leave a running job alone: strangers at all its ports, and a member that talks nonsense."""
+"""Unauthenticated peers at all ports of a running job, and a member that talks nonsense."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pest(threading.Thread):
                 break
         self._let_go()
 
-    # --- a stranger --------------------------------------------------------------------------------------------------
+    # --- an unauthenticated peer --------------------------------------------------------------------------------------
 
     def _garbage(self, port: Port) -> None:
         with _reach(port) as sock:

@@ -1,4 +1,4 @@
-"""Coded snapshots on a stranger's cluster: TLS, several ranks per node, replicas, silent nodes, takeovers."""
+"""Coded snapshots on an unknown cluster: TLS, several ranks per node, replicas, silent nodes, takeovers."""
 
 from __future__ import annotations
 

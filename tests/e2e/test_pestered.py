@@ -1,4 +1,4 @@
-"""A job that loses a node while strangers and a confused member are at all its ports: nothing of it shows."""
+"""A job loses a node while unauthenticated peers and a confused member are at all its ports: nothing of it shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ACTS = {"garbage", "silent_crowd", "drip", "replay", "oversized", "truncated", "
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("tls", ["off", "ephemeral"])
-def test_node_lost_among_strangers(make_stage, play, tls):
+def test_node_lost_among_unauthenticated_peers(make_stage, play, tls):
     if tls != "off":
         pytest.importorskip("cryptography")
     stage = make_stage(scene="wait@2:0 wait@5:0", tls=tls)

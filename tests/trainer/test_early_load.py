@@ -56,7 +56,7 @@ ALL_BYTES, SOME_BYTES = 1 << 40, 6 << 20
 
 
 class Script:
-    """A model of 24 MiB with as much momentum: several pieces on the wire, and portions of 4 MiB."""
+    """A model of 24 MiB with as much momentum: several pieces on the wire, and chunks of 4 MiB."""
 
     def __init__(self, seed: int, lane: DeviceTwin | None = None) -> None:
         torch.manual_seed(seed)
@@ -226,10 +226,10 @@ class Scene:
         thread.start()
         self._stack.callback(thread.join, WAIT_S)
 
-    def await_first_portion(self) -> None:
+    def await_first_chunk(self) -> None:
         """A tensor of the newcomer's is what it will be."""
         pairs = list(zip(self.newcomer.model, self.script.model, strict=True))
-        wait_until(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs), "the first portion")
+        wait_until(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs), "the first chunk")
 
     @property
     def is_restored(self) -> bool:
@@ -238,7 +238,7 @@ class Scene:
 
 @pytest.fixture
 def make_scene(tmp_path, monkeypatch) -> Iterator[Callable[..., Scene]]:
-    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.PORTION_BYTES", 4 << 20)
+    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.CHUNK_BYTES", 4 << 20)
     with ExitStack() as stack:
         yield lambda **options: Scene(stack, tmp_path, **options)
 
@@ -249,7 +249,7 @@ def test_loaded_while_it_arrives(make_scene):
     scene.restore_when_fetched()
     scene.fetch(source)
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+    scene.await_first_chunk()
     source.go_on()
     assert standing.get(timeout=WAIT_S)["early_bytes"] > 0
     assert scene.is_restored
@@ -261,7 +261,7 @@ def test_source_dies_in_the_middle_and_another_one_finishes(make_scene):
     scene.restore_when_fetched()
     scene.fetch(dying, other)
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+    scene.await_first_chunk()
     dying.kill()
     other.go_on()
     standing.get(timeout=WAIT_S)
@@ -273,7 +273,7 @@ def test_all_sources_die_and_nothing_is_stood_at(make_scene):
     source = scene.source(SOME_BYTES)
     scene.fetch(source)
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+    scene.await_first_chunk()
     source.kill()
     scene.agent.hear(FetchFailed)
     with pytest.raises(queue.Empty):
@@ -283,13 +283,13 @@ def test_all_sources_die_and_nothing_is_stood_at(make_scene):
 
 
 def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_scene):
-    """It stood clean at a version that nobody resumes from: with its first portion it stands nowhere."""
+    """It stood clean at a version that nobody resumes from: with its first chunk it stands nowhere."""
     scene = make_scene()
     core = scene.trainer.core
     core.live, core.clean = Version(FIRST, 7), True
     scene.fetch(scene.source(SOME_BYTES))
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+    scene.await_first_chunk()
     assert not core.clean
     scene.agent.perform(CutStreams(generation=NEXT))
     scene.trainer.halt()
@@ -310,7 +310,7 @@ def test_fence_while_the_device_still_reads_the_slot(make_scene):
     scene.fetch(scene.source(SOME_BYTES))
     lane.computing = True
     standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+    scene.await_first_chunk()
     scene.trainer.halt()
     with pytest.raises(queue.Empty):
         standing.get(timeout=0.3)

@@ -38,7 +38,7 @@ PATIENT_S = 300.0
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
 SLOW_AND_FAST_S = 16.0
-RESTS = 8
+LEFT_OUT_OF = 8
 """The number of captures of which some are left out: more often than in a real job, which lasts longer."""
 DEAF_IN_PEACE_S = 6.0
 SILENCE_S = 5.0
@@ -102,7 +102,7 @@ class World:
             adaptive=self._adaptive_bounds,
             without_spare="shrink" if self.options.shards else "wait",
         )
-        schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
+        schedule = Schedule(every=self.options.every, left_out_of=LEFT_OUT_OF if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
         deadlines = replace(DEADLINES, spare_wait_s=PATIENT_S) if self.may_shrink else DEADLINES
         return CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=schedule, scheme=scheme)

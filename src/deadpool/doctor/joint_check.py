@@ -115,7 +115,7 @@ class JointCheck:
         return peer
 
     def _refused(self, refused: RefusedPeer, count: int) -> None:
-        """A stranger, such as a probe of the port, is none of ours: only a node that was meant to come is a finding."""
+        """A probe of the port is none of ours: only a node that was meant to come is a finding."""
         match refused.error:
             case VersionMismatch(found=found, cure=cure):
                 what = f"peer {refused.peer} is refused: {found}"

@@ -183,7 +183,7 @@ def hangs_not_detected(patch: Patch) -> None:
 def schedule_changes_at_once(patch: Patch) -> None:
     def reschedule(self: TrainerCore, generation: Generation, schedule: Schedule) -> list[Missed]:
         if generation == self.generation:
-            self.schedule = CaptureSchedule(Schedule(every=schedule.every, rests=schedule.rests))
+            self.schedule = CaptureSchedule(Schedule(every=schedule.every, left_out_of=schedule.left_out_of))
         return []
 
     patch.set(TrainerCore, "reschedule", reschedule)

@@ -318,7 +318,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
     from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership.leadership import Leadership
     from deadpool.protocol.messages import Settings
-    from deadpool.protocol.topology import RESTS, Layout, Schedule
+    from deadpool.protocol.topology import LEFT_OUT_OF, Layout, Schedule
 
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
@@ -348,7 +348,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         hang_s=config.hang_timeout_s,
     )
     fault_limit = FaultLimit(faults=config.quarantine_after, within_s=config.quarantine_window_s)
-    schedule = Schedule(every=config.capture_every, rests=RESTS if config.overhead_budget > 0 else 0)
+    schedule = Schedule(every=config.capture_every, left_out_of=LEFT_OUT_OF if config.overhead_budget > 0 else 0)
     coordinator_config = CoordinatorConfig(
         settings=settings, deadlines=deadlines, schedule=schedule, scheme=config.scheme, fault_limit=fault_limit
     )

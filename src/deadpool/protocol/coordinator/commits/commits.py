@@ -234,7 +234,7 @@ class Commits:
         before.
         """
         newest = self.timetable.newest
-        return Schedule(every=newest.every, rests=newest.rests)
+        return Schedule(every=newest.every, left_out_of=newest.left_out_of)
 
     def reschedule(self, schedule: Schedule) -> None:
         """Rule 4, every rank captures the same versions: the schedule begins at one that no rank has reached yet. The

@@ -194,8 +194,8 @@ class IntervalController:
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
         detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason}
         self._job.out.emit("capture_interval", **detail)
-        rests = self._commits.timetable.newest.rests
-        self._commits.reschedule(Schedule(every=change.every, start=start, rests=rests))
+        left_out_of = self._commits.timetable.newest.left_out_of
+        self._commits.reschedule(Schedule(every=change.every, start=start, left_out_of=left_out_of))
 
     def _all_passed_the_last_change(self, seated: list[Member]) -> bool:
         steps = [step for member in seated for step in member.steps.values()]

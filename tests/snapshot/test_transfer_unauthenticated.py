@@ -55,7 +55,7 @@ def dripping(sock: socket.socket, data: bytes, pause_s: float) -> Iterator[None]
     thread.join()
 
 
-# --- strangers
+# --- unauthenticated peers
 
 
 def test_replayed_handshake_is_refused(make_owner, make_holder, make_client):
@@ -78,7 +78,7 @@ def test_replayed_handshake_is_refused(make_owner, make_holder, make_client):
     push_to(client, holder.address, owner)
 
 
-def test_stranger_that_sends_byte_by_byte_is_cut(make_holder):
+def test_unauthenticated_peer_that_sends_byte_by_byte_is_cut(make_holder):
     """It is cut before its hello is complete, which would be answered."""
     holder = make_holder(deadline_s=SILENCE_S)
     hello = Handshake(MEMBER.secret, "client", "data").opening()
@@ -88,7 +88,7 @@ def test_stranger_that_sends_byte_by_byte_is_cut(make_holder):
             assert sock.recv(100) == b""
 
 
-def test_crowd_of_silent_strangers_keeps_no_member_out(make_owner, make_holder, make_client):
+def test_crowd_of_silent_unauthenticated_peers_keeps_no_member_out(make_owner, make_holder, make_client):
     owner, holder, client = make_owner(), make_holder(deadline_s=WAIT_S), make_client()
     holder.server._unauthenticated = PreauthLimit(limit=4, grace_s=0.05)
     with contextlib.ExitStack() as crowd:
