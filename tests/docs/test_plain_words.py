@@ -13,7 +13,8 @@ RETIRED = {
     *("understudy", "understudies", "nursery", "bear", "born", "bury", "buried", "offspring", "heir", "estate"),
     *("testimony", "testimonies", "testify", "testified", "reign", "reigns", "grooming", "lot", "lots", "squad"),
     *("squads", "stock", "inheritance", "spoil", "spoils", "spoilt", "corrupt", "corrupted"),
-    *("guest", "guests", "attendee", "attendees", "street", "streets"),
+    *("guest", "guests", "attendee", "attendees", "street", "streets", "pest", "tour", "tours", "scene"),
+    *("scenes", "campaign", "campaigns", "portion", "portions"),
 }
 WORD = re.compile(r"[A-Z]?[a-z]+")
 """Words of prose and the parts of identifiers: `_prompt_book` and `PromptBook` have two each."""

@@ -86,7 +86,7 @@ class ScriptTrial:
     shared: SharedProcesses
     ask: Ask
     limit_s: float | None = None  # of each run; None: patience_s()
-    timeouts: Mapping[str, float] = field(default_factory=dict)  # of its jobs, other than a campaign's
+    timeouts: Mapping[str, float] = field(default_factory=dict)  # of its jobs, other than a run of trials's
 
     def run(self) -> ScriptResult:
         result = ScriptResult(self.script)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext
 from deadpool_lab.chaos.injected_fault import InjectedFault
 from deadpool_lab.chaos.plan import Intent, Moment
 from deadpool_lab.chaos.status_view import StatusView, StepProgress, Tail, newest_phase
@@ -18,13 +18,13 @@ class Scratch(Fault):
     kind = "scratch"
     ended = False
 
-    def aim(self, scene):
+    def aim(self, context):
         return True
 
-    def inject(self, scene):
+    def inject(self, context):
         pass
 
-    def end(self, scene):
+    def end(self, context):
         self.ended = True
 
 
@@ -34,10 +34,10 @@ def write_steps(folder, rank, steps):
             file.write(json.dumps({"step": step, "ended": ended}) + "\n")
 
 
-def make_scene(folder, done):
+def make_context(folder, done):
     for rank in (0, 1):
         write_steps(folder, rank, [(step, HIT_AT - 1 + 0.1 * step) for step in range(done)])
-    scene = Scene(
+    context = FaultContext(
         None,
         None,
         StepProgress(folder, 2),
@@ -45,82 +45,82 @@ def make_scene(folder, done):
         StatusView(at=HIT_AT, phase="running", protected=True, watermark=9),
         CROWDED,
     )
-    scene.steps.read_new()
-    return scene
+    context.steps.read_new()
+    return context
 
 
-def injected_into(scene, lasts_s=0.0):
+def injected_into(context, lasts_s=0.0):
     fault = Scratch(Intent(kind="scratch", moment=Moment.CALM, delay_s=0.0, pick=0.0, again=0.0, long=True))
     fault.lasts_s = lasts_s
-    return InjectedFault.begin(1, fault, scene, now=HIT_AT, during="running", beside=[])
+    return InjectedFault.begin(1, fault, context, now=HIT_AT, during="running", beside=[])
 
 
 def test_healed_once_steps_that_began_after_it_are_committed(tmp_path):
-    scene = make_scene(tmp_path, done=10)
-    injected = injected_into(scene)
+    context = make_context(tmp_path, done=10)
+    injected = injected_into(context)
     assert injected.at_step == 10
-    assert not injected.has_healed(scene)
-    scene.view = replace(scene.view, at=HIT_AT + 1, watermark=12)
-    assert not injected.has_healed(scene), "one step was under way, the next may not have come"
-    scene.view = replace(scene.view, watermark=13)
-    assert injected.has_healed(scene)
-    assert not injected.has_healed(with_view(scene, protected=False))
-    assert not injected.has_healed(with_view(scene, phase="preparing"))
-    assert not injected.has_healed(with_view(scene, at=HIT_AT - 1)), "seen before it was hit"
+    assert not injected.has_healed(context)
+    context.view = replace(context.view, at=HIT_AT + 1, watermark=12)
+    assert not injected.has_healed(context), "one step was under way, the next may not have come"
+    context.view = replace(context.view, watermark=13)
+    assert injected.has_healed(context)
+    assert not injected.has_healed(with_view(context, protected=False))
+    assert not injected.has_healed(with_view(context, phase="preparing"))
+    assert not injected.has_healed(with_view(context, at=HIT_AT - 1)), "seen before it was hit"
 
 
-def with_view(scene, **changes):
-    return replace(scene, view=replace(scene.view, **changes))
+def with_view(context, **changes):
+    return replace(context, view=replace(context.view, **changes))
 
 
 def test_what_lasts_has_not_healed_before_it_ends(tmp_path):
-    scene = make_scene(tmp_path, done=10)
-    injected = injected_into(scene, lasts_s=5.0)
-    scene.view = replace(scene.view, at=HIT_AT + 1, watermark=100)
-    assert not injected.has_healed(scene)
-    assert not injected.is_to_end(scene, HIT_AT + 4) and injected.is_to_end(scene, HIT_AT + 5)
-    injected.end(scene, HIT_AT + 5)
-    assert injected.fault.ended and not injected.is_to_end(scene, HIT_AT + 6)
-    assert not injected.has_healed(scene), "what was seen is older than its end"
-    scene.view = replace(scene.view, at=HIT_AT + 6)
-    assert injected.has_healed(scene)
+    context = make_context(tmp_path, done=10)
+    injected = injected_into(context, lasts_s=5.0)
+    context.view = replace(context.view, at=HIT_AT + 1, watermark=100)
+    assert not injected.has_healed(context)
+    assert not injected.is_to_end(context, HIT_AT + 4) and injected.is_to_end(context, HIT_AT + 5)
+    injected.end(context, HIT_AT + 5)
+    assert injected.fault.ended and not injected.is_to_end(context, HIT_AT + 6)
+    assert not injected.has_healed(context), "what was seen is older than its end"
+    context.view = replace(context.view, at=HIT_AT + 6)
+    assert injected.has_healed(context)
 
 
 def test_what_is_held_ends_when_the_job_trains_without_it(tmp_path):
-    scene = make_scene(tmp_path, done=10)
-    injected = injected_into(scene, lasts_s=60.0)
+    context = make_context(tmp_path, done=10)
+    injected = injected_into(context, lasts_s=60.0)
     injected.fault.held = True
-    assert not injected.is_to_end(scene, HIT_AT + 5)
-    scene.view = replace(scene.view, at=HIT_AT + 5, watermark=13)
-    assert injected.is_to_end(scene, HIT_AT + 5)
+    assert not injected.is_to_end(context, HIT_AT + 5)
+    context.view = replace(context.view, at=HIT_AT + 5, watermark=13)
+    assert injected.is_to_end(context, HIT_AT + 5)
 
 
 def test_costs_are_counted_to_the_last_recovery(tmp_path):
-    scene = make_scene(tmp_path, done=10)
-    injected = injected_into(scene)
+    context = make_context(tmp_path, done=10)
+    injected = injected_into(context)
     for rank in (0, 1):
         write_steps(tmp_path, rank, [(10, HIT_AT + 0.1), (11, HIT_AT + 2.0), (12, HIT_AT + 2.5)])
-    scene.steps.read_new()
+    context.steps.read_new()
     events = [
         {"what": "planned", "t": HIT_AT - 5, "lost_steps": 7},
         {"what": "planned", "t": HIT_AT + 1, "lost_steps": 2},
         {"what": "resumed", "t": HIT_AT + 2.2},
     ]
-    injected.heal(events, scene.steps, HIT_AT + 3)
+    injected.heal(events, context.steps, HIT_AT + 3)
     assert injected.record()["recovery_s"] == 2.2 and injected.record()["pause_s"] == 1.9
     assert injected.record()["plans"] == 1 and injected.record()["steps_redone"] == 2
-    injected.heal([], scene.steps, HIT_AT + 3)
+    injected.heal([], context.steps, HIT_AT + 3)
     assert injected.record()["recovery_s"] == 2.0, "step 10 was under way: 11 is the first that began afterwards"
 
 
 def test_fault_in_the_background_does_not_answer_for_recoveries_from_others(tmp_path):
-    scene = make_scene(tmp_path, done=10)
-    injected = injected_into(scene)
+    context = make_context(tmp_path, done=10)
+    injected = injected_into(context)
     injected.fault.in_background = True
     for rank in (0, 1):
         write_steps(tmp_path, rank, [(10, HIT_AT + 0.1), (11, HIT_AT + 0.5)])
-    scene.steps.read_new()
-    injected.heal([{"what": "resumed", "t": HIT_AT + 400.0}], scene.steps, HIT_AT + 600)
+    context.steps.read_new()
+    injected.heal([{"what": "resumed", "t": HIT_AT + 400.0}], context.steps, HIT_AT + 600)
     assert injected.record()["first_step_s"] == 0.5
 
 

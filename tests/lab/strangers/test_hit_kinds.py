@@ -22,7 +22,7 @@ _TIMEOUTS = {"node_timeout_s": 10.0, "isolation_timeout_s": LIMIT_S, **dict.from
 
 
 def trial(script: Script, folder: Path, shared: SharedProcesses) -> ScriptTrial:
-    """The campaign's own timeouts are for quiet machines: here they bound only what fails."""
+    """The own timeouts of trials are for quiet machines: here they bound only what fails."""
     return ScriptTrial(script, folder / "trial", shared, ask, limit_s=2 * LIMIT_S, timeouts=_TIMEOUTS)
 
 

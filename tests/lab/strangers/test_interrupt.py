@@ -1,4 +1,4 @@
-"""An interrupted campaign ends soon, and leaves nothing running."""
+"""An interrupted run of trials ends soon, and leaves nothing running."""
 
 from __future__ import annotations
 

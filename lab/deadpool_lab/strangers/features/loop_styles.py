@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature, lacks
 
 
-def tally(draft: Draft) -> None:
+def tally(builder: ScriptBuilder) -> None:
     """Counters of the script's own."""
-    draft.helper("""
+    builder.helper("""
         class Tally:
             \"\"\"Counters that have to survive.\"\"\"
 
@@ -21,22 +21,22 @@ def tally(draft: Draft) -> None:
             def load_state_dict(self, state):
                 vars(self).update(state)
     """)
-    if "tally" not in draft.protected:
-        draft.extras.append("tally = Tally()")
-        draft.protect(tally="tally")
+    if "tally" not in builder.protected:
+        builder.extras.append("tally = Tally()")
+        builder.protect(tally="tally")
 
 
-def _skip_bad(draft: Draft) -> None:
-    tally(draft)
-    draft.traits.add("skips")
-    draft.skips_errors = True
-    draft.guard = f"step.number % {draft.rng.choice([3, 4, 5])} == 2"
-    draft.draws.append("tally.skipped")
+def _skip_bad(builder: ScriptBuilder) -> None:
+    tally(builder)
+    builder.traits.add("skips")
+    builder.skips_errors = True
+    builder.guard = f"step.number % {builder.rng.choice([3, 4, 5])} == 2"
+    builder.draws.append("tally.skipped")
 
 
-def _evaluation(draft: Draft) -> str:
+def _evaluation(builder: ScriptBuilder) -> str:
     """Returns in which steps."""
-    draft.helper("""
+    builder.helper("""
         @torch.no_grad()
         def evaluate(model):
             \"\"\"The mean loss of all ranks on a fixed batch.\"\"\"
@@ -47,15 +47,15 @@ def _evaluation(draft: Draft) -> str:
             model.train()
             return float(total) / dist.get_world_size()
     """)
-    draft.traits.add("evaluates")
-    every = draft.rng.choice([2, 3, 4])
+    builder.traits.add("evaluates")
+    every = builder.rng.choice([2, 3, 4])
     return f"step.number % {every} == {every - 1}"
 
 
-def _evaluate_inside(draft: Draft) -> None:
-    tally(draft)
-    due = _evaluation(draft)
-    draft.finish.append(
+def _evaluate_inside(builder: ScriptBuilder) -> None:
+    tally(builder)
+    due = _evaluation(builder)
+    builder.finish.append(
         block(f"""
         score = 0.0
         if {due}:
@@ -63,35 +63,35 @@ def _evaluate_inside(draft: Draft) -> None:
             score = evaluate(model)
         """)
     )
-    draft.draws.append("score")
+    builder.draws.append("score")
 
 
-def _evaluate_between(draft: Draft) -> None:
-    due = _evaluation(draft)
-    draft.between.append(
+def _evaluate_between(builder: ScriptBuilder) -> None:
+    due = _evaluation(builder)
+    builder.between.append(
         f"if {due} and not step.dry:\n    note(path, evaluated=step.number, score=evaluate(model).hex())"
     )
 
 
-def _early_break(draft: Draft) -> None:
-    last = draft.steps - draft.rng.choice([2, 3])
-    draft.constants["ENOUGH"] = str(last)
-    draft.between.append("if step.number >= ENOUGH:\n    break")
+def _early_break(builder: ScriptBuilder) -> None:
+    last = builder.steps - builder.rng.choice([2, 3])
+    builder.constants["ENOUGH"] = str(last)
+    builder.between.append("if step.number >= ENOUGH:\n    break")
 
 
-def _when_final(draft: Draft) -> None:
-    draft.finish.append("job.on_final(step.number, lambda number=step.number: note(path, final=number))")
+def _when_final(builder: ScriptBuilder) -> None:
+    builder.finish.append("job.on_final(step.number, lambda number=step.number: note(path, final=number))")
 
 
-def _checkpoints(draft: Draft) -> None:
-    every = draft.rng.choice([4, 5])
-    draft.helper("""
+def _checkpoints(builder: ScriptBuilder) -> None:
+    every = builder.rng.choice([4, 5])
+    builder.helper("""
         def save(model, path):
             \"\"\"Written aside and renamed: a checkpoint is whole or not there.\"\"\"
             torch.save([parameter.detach() for parameter in model.parameters()], path + ".draft")
             os.replace(path + ".draft", path)
     """)
-    draft.finish.append(
+    builder.finish.append(
         block(f"""
         if rank == 0 and not step.dry and step.number % {every} == {every - 1}:
             checkpoint_path = os.path.join(args.out, f"step-{{step.number}}.pt")
@@ -101,10 +101,10 @@ def _checkpoints(draft: Draft) -> None:
     )
 
 
-def _signals(draft: Draft) -> None:
-    tally(draft)
-    draft.need("import signal")
-    draft.extras.append(
+def _signals(builder: ScriptBuilder) -> None:
+    tally(builder)
+    builder.need("import signal")
+    builder.extras.append(
         block("""
         def on_signal(number, frame):
             tally.signals += 1
@@ -114,30 +114,30 @@ def _signals(draft: Draft) -> None:
         signal.signal(signal.SIGTERM, on_signal)
         """)
     )
-    draft.begin.append("if step.number % 3 == 1:\n    os.kill(os.getpid(), signal.SIGUSR1)")
-    draft.draws.append("tally.signals")
+    builder.begin.append("if step.number % 3 == 1:\n    os.kill(os.getpid(), signal.SIGUSR1)")
+    builder.draws.append("tally.signals")
 
 
-def _logging(draft: Draft) -> None:
-    draft.need("import logging")
-    draft.opening.append(
+def _logging(builder: ScriptBuilder) -> None:
+    builder.need("import logging")
+    builder.opening.append(
         'logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True)'
     )
-    draft.finish.append('logging.info("rank %d step %d loss %.6f", rank, step.number, float(loss))')
+    builder.finish.append('logging.info("rank %d step %d loss %.6f", rank, step.number, float(loss))')
 
 
-def _strict_warnings(draft: Draft) -> None:
-    draft.need("import warnings")
-    draft.before_loop.append('warnings.simplefilter("error", UserWarning)')
+def _strict_warnings(builder: ScriptBuilder) -> None:
+    builder.need("import warnings")
+    builder.before_loop.append('warnings.simplefilter("error", UserWarning)')
 
 
-def _deterministic(draft: Draft) -> None:
-    draft.opening.append("torch.use_deterministic_algorithms(True)")
+def _deterministic(builder: ScriptBuilder) -> None:
+    builder.opening.append("torch.use_deterministic_algorithms(True)")
 
 
-def _ticking_thread(draft: Draft) -> None:
-    draft.need("import threading")
-    draft.extras.append(
+def _ticking_thread(builder: ScriptBuilder) -> None:
+    builder.need("import threading")
+    builder.extras.append(
         block("""
         ticks = []
 
@@ -153,20 +153,20 @@ def _ticking_thread(draft: Draft) -> None:
     )
 
 
-def _destroys_groups(draft: Draft) -> None:
+def _destroys_groups(builder: ScriptBuilder) -> None:
     """Destroys the groups at the end, but not with DDP: in torch 2.13 its destructor may then wait for a thread that
     waits for it.
     """
-    draft.farewell.append("dist.destroy_process_group()")
+    builder.farewell.append("dist.destroy_process_group()")
 
 
-def _freezes_later(draft: Draft) -> None:
+def _freezes_later(builder: ScriptBuilder) -> None:
     """Freezes parameters in one step only: a newcomer has not run it."""
-    draft.begin.append("if step.number == 3:\n    next(model.children()).requires_grad_(False)")
+    builder.begin.append("if step.number == 3:\n    next(model.children()).requires_grad_(False)")
 
 
-def _ends_statistics(draft: Draft) -> None:
-    draft.begin.append(
+def _ends_statistics(builder: ScriptBuilder) -> None:
+    builder.begin.append(
         block("""
         if step.number == 4:  # fine-tuning: statistics stay as they are from here on
             for module in model.modules():
@@ -176,18 +176,18 @@ def _ends_statistics(draft: Draft) -> None:
     )
 
 
-def _freezable(draft: Draft) -> bool:
-    return "by_hand" in draft.traits and not draft.traits & {"closure", "compiled", "one_backward", "frozen"}
+def _freezable(builder: ScriptBuilder) -> bool:
+    return "by_hand" in builder.traits and not builder.traits & {"closure", "compiled", "one_backward", "frozen"}
 
 
-def _forked_rng(draft: Draft) -> None:
-    draft.finish.append(
+def _forked_rng(builder: ScriptBuilder) -> None:
+    builder.finish.append(
         "with torch.random.fork_rng():\n    torch.manual_seed(step.number)\n    noise = float(torch.rand(()))"
     )
-    draft.draws.append("noise")
+    builder.draws.append("noise")
 
 
-HABITS = [
+LOOP_STYLES = [
     Feature(
         "bad batches skipped", _skip_bad, 0.15, lacks("uneven", "ddp", "one_backward", "closure", "pipeline", "sharded")
     ),
@@ -211,7 +211,7 @@ HABITS = [
         "statistics frozen later",
         _ends_statistics,
         0.4,
-        lambda draft: "batch_norm" in draft.traits and not draft.traits & {"evaluates", "compiled"},
+        lambda builder: "batch_norm" in builder.traits and not builder.traits & {"evaluates", "compiled"},
     ),
     Feature("groups destroyed", _destroys_groups, 0.4, lacks("ddp")),
 ]

@@ -30,15 +30,15 @@ STEPS = 8
 EVERY_STEP = {"overhead_budget": 0.0, "hang_timeout_s": LIMIT_S}
 """Tests that count redone steps need every version; on a busy machine 0.1 % of these short steps is nothing. And a job
 that stands at a gate does not hang, however long the test has to wait for something meanwhile."""
-SMALL = sizes.STAGE
+SMALL = sizes.GATED
 NOISE = [
     "--dropout",
     "0.1",
     "--clip",
     "1.0",
 ]  # in every run: equal losses prove that the state of the RNG came back too
-SCENE = Path(__file__).with_name("scene.py")
-LOADING = 1000  # the gate of scene.py at which a newcomer stands while it loads its state
+ACTS_SCRIPT = Path(__file__).with_name("acts.py")
+LOADING = 1000  # the gate of acts.py at which a newcomer stands while it loads its state
 ENDED = 2000  # and the one after the script's last line
 
 
@@ -58,22 +58,22 @@ def run_script_unprotected(script: Path, arguments: list[str], world_size: int, 
 
 
 @dataclass(slots=True)
-class Stage:
-    """A trial with gates. `scene` is what happens in the script (see scene.py)."""
+class GatedJob:
+    """A trial with gates. `acts` are what happens in the script (see acts.py)."""
 
     config: JobConfig
     layout: str
-    scene: str
+    acts: str
     folder: Path
     fork_server: SharedForkServer
-    script: Path = SCENE
+    script: Path = ACTS_SCRIPT
     arguments: list[str] | None = None  # of a script that is not the workload
     trial: WorkloadTrial = field(init=False)
 
     def __post_init__(self) -> None:
         gates = self.folder / "gates"
         gates.mkdir(parents=True)
-        environment = {"E2E_SCENE": self.scene, "E2E_GATES": str(gates)}
+        environment = {"E2E_ACTS": self.acts, "E2E_GATES": str(gates)}
         arguments = workload(self.layout) if self.arguments is None else self.arguments
         self.trial = WorkloadTrial(
             self.config,

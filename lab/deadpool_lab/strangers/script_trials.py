@@ -23,7 +23,7 @@ Report = Callable[[ScriptResult], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Campaign:
+class ScriptTrials:
     """Tries many scripts. If `keep` is set the folders of good scripts are kept too; those of other scripts are kept in
     any case, in `folder`."""
 

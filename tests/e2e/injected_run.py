@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sizes
-from stage import EVERY_STEP
+from gated_job import EVERY_STEP
 from unprotected import run_ranks
 
 from deadpool.cli.job_client import ask
@@ -25,7 +25,7 @@ from deadpool_lab.workload.harness import WorkloadTrial
 from deadpool_lab.workload.jitter import pause
 
 SCRIPT = Path(gated.__file__)
-SMALL = sizes.TOUR
+SMALL = sizes.INJECTED
 _OF_VERSIONS = ("capture", "wire")  # moments that no rank waits for
 
 
@@ -38,7 +38,7 @@ class Injection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Itinerary:
+class InjectionList:
     layout: str
     nodes: int
     per_node: int
@@ -59,8 +59,8 @@ class Itinerary:
 
 
 @dataclass(slots=True)
-class Tour:
-    itinerary: Itinerary
+class InjectedRun:
+    wanted: InjectionList
     folder: Path
     fork_server: SharedForkServer
     trial: WorkloadTrial = field(init=False)
@@ -70,7 +70,7 @@ class Tour:
     def __post_init__(self) -> None:
         gates = self.folder / "gates"
         gates.mkdir(parents=True)
-        plan = self.itinerary
+        plan = self.wanted
         first = [injection for injection in plan.injections if injection.moment == "first"]
         config = JobConfig(
             nodes=plan.nodes,
@@ -94,14 +94,14 @@ class Tour:
 
     def undisturbed(self) -> Results:
         out = self.folder / "undisturbed"
-        world_size = self.itinerary.nodes * self.itinerary.per_node
-        arguments = ["--out", str(out), *self.itinerary.arguments]
+        world_size = self.wanted.nodes * self.wanted.per_node
+        arguments = ["--out", str(out), *self.wanted.arguments]
         run_ranks(SCRIPT, arguments, world_size, self.folder / "console.log", {"WORKLOAD_GATES": "/nowhere"})
         return Results.read(out)
 
     def fell(self, index: int) -> bool:
         """Whether the node of this injection was lost, after one of its trainers had come to the moment."""
-        injection, node = self.itinerary.injections[index], self.hit[index]
+        injection, node = self.wanted.injections[index], self.hit[index]
         moment = ("backward", 0) if injection.moment == "first" else (injection.moment, self._waiting_step(index))
         pending_injections = [(event["at"], event.get("step")) for event in self._events("injected")]
         return moment in pending_injections and node in self._lost()
@@ -117,18 +117,18 @@ class Tour:
         return [event for event in self.trial.events() if event["what"] == what]
 
     def _inject_all(self) -> None:
-        for index, injection in enumerate(self.itinerary.injections):
+        for index, injection in enumerate(self.wanted.injections):
             if injection.moment == "first":
                 self.hit.append(f"n{injection.position}")
                 self._add_spare()
             else:
                 self._inject(index, injection)
-        last = self.itinerary.gate(len(self.itinerary.injections))
+        last = self.wanted.gate(len(self.wanted.injections))
         self._await_gate(last)
         self._open_gate(last)
 
     def _inject(self, index: int, injection: Injection) -> None:
-        gate = self.itinerary.gate(index)
+        gate = self.wanted.gate(index)
         self._await_gate(gate)
         if injection.moment == "recovered":
             self._inject_after_recovery(gate, injection.position)
@@ -144,7 +144,7 @@ class Tour:
 
     def _inject_after_recovery(self, gate: int, position: int) -> None:
         """Another node is lost before. Where its loss takes the victim's copies along, the newcomer is the victim."""
-        nodes = self.itinerary.nodes
+        nodes = self.wanted.nodes
         if nodes < 4:
             self._await_readiness(gate)
             self._arm(self._spares()[0]["node"], "recovered", None)
@@ -159,7 +159,7 @@ class Tour:
 
     def _waiting_step(self, index: int) -> int | None:
         """At a gate all ranks stand in its step: what comes in a step's middle can be hit in the next one only."""
-        moment, gate = self.itinerary.injections[index].moment, self.itinerary.gate(index)
+        moment, gate = self.wanted.injections[index].moment, self.wanted.gate(index)
         return {"recovered": None, "between": gate}.get(moment, gate + 1)
 
     def _arm(self, node: str, moment: str, step: int | None) -> None:
@@ -172,7 +172,7 @@ class Tour:
         """Every trainer of the node; `wire` is hit by its agent."""
         told = [each for each in self._events("injection_set") if each["at"] == moment]
         by = [each["node"] if moment == "wire" else each["trainer"].split(".")[0] for each in told]
-        return by.count(node) >= (1 if moment == "wire" else self.itinerary.per_node)
+        return by.count(node) >= (1 if moment == "wire" else self.wanted.per_node)
 
     def _add_spare(self) -> None:
         self.trial.job.add_node(f"n{self._nodes}", spare=True)

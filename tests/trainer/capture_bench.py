@@ -109,7 +109,7 @@ class SessionTwin:
             return [message for message in self.said if isinstance(message, kind)]
 
 
-class Stage:
+class CaptureBench:
     """A model whose optimizer has state from the beginning: SGD with momentum, one step done."""
 
     def __init__(self, twin: DeviceTwin, *, granted: int = SLOTS, every: int = 1) -> None:

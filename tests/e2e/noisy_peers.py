@@ -36,11 +36,11 @@ def ports_of(job: LocalJob) -> list[Port]:
     return found
 
 
-class Pest(threading.Thread):
+class NoisyPeers(threading.Thread):
     """From start() to stop(). `done` says how often what was done."""
 
     def __init__(self, job: LocalJob, secret: bytes) -> None:
-        super().__init__(name="pest")
+        super().__init__(name="noisy-peers")
         self.done: Counter[str] = Counter()
         self._job, self._secret = job, secret
         self._over = threading.Event()

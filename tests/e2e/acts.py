@@ -1,6 +1,6 @@
 """The workload with things happening in it: a script for jobs under test.
 
-E2E_SCENE holds words of the form WHAT@STEP:RANK. `wait` stops the rank at a gate in that step (gates.py), before the
+E2E_ACTS holds words of the form WHAT@STEP:RANK. `wait` stops the rank at a gate in that step (gates.py), before the
 optimizer: the other ranks meanwhile stand in a collective. `asked` stops it until it was asked to stop at a boundary:
 without it a rank may have passed the boundary that a test counts on before the order comes. `room` stops it until a
 slot is free for the version that the step ends in. `raise` is a bug in the user's code. Step -1 is before the first
@@ -27,7 +27,7 @@ from deadpool.trainer import current
 from deadpool_lab.workload import train
 from deadpool_lab.workload.jitter import pause
 
-_ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_SCENE", "").split()]
+_ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_ACTS", "").split()]
 _RANK = int(os.environ["RANK"])
 LOADING, ENDED = 1000, 2000
 DEVICE_ERROR = "CUDA error: device-side assert triggered"

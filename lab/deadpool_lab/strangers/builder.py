@@ -26,7 +26,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Draft:
+class ScriptBuilder:
     rng: random.Random
     shape: Shape
     steps: int

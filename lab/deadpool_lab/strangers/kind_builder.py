@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft
+from deadpool_lab.strangers.builder import ScriptBuilder
 from deadpool_lab.strangers.feature import choose, pick, sprinkle
 from deadpool_lab.strangers.features.by_hand import BY_HAND
 from deadpool_lab.strangers.features.collectives import COLLECTIVES
 from deadpool_lab.strangers.features.data import DATA
-from deadpool_lab.strangers.features.habits import HABITS
+from deadpool_lab.strangers.features.loop_styles import LOOP_STYLES
 from deadpool_lab.strangers.features.models import MODELS
 from deadpool_lab.strangers.features.optimizers import OPTIMIZERS
 from deadpool_lab.strangers.features.seeds import write_seeds
@@ -22,23 +22,23 @@ _DATA = pick(
 _REDUCE = pick(BY_HAND, "all-reduce each gradient", "async handles", "flat bucket", "reduce and broadcast")
 _OPTIMIZERS = pick(OPTIMIZERS, "SGD nesterov", "Adam", "AdamW foreach", "AdamW fused", "RMSprop")
 _HABITS = [
-    *pick(HABITS, "evaluation in a step", "on_final", "checkpoints", "logging", "a thread of its own", "fork_rng"),
+    *pick(LOOP_STYLES, "evaluation in a step", "on_final", "checkpoints", "logging", "a thread of its own", "fork_rng"),
     *pick(COLLECTIVES, "all_gather_object", "broadcast_object_list", "barrier", "async min and all_gather"),
 ]
 
 
-def draw_kind(draft: Draft, kind: Kind) -> None:
-    rng = draft.rng
-    draft.tag(f"{kind.name}: {kind.about}")
-    draft.width, draft.batch = rng.choice([8, 16]), rng.choice([4, 6])
-    draft.flat = rng.random() < 0.3
-    draft.traits |= {"by_hand", "whole_model", *kind.brings}
+def draw_kind(builder: ScriptBuilder, kind: Kind) -> None:
+    rng = builder.rng
+    builder.tag(f"{kind.name}: {kind.about}")
+    builder.width, builder.batch = rng.choice([8, 16]), rng.choice([4, 6])
+    builder.flat = rng.random() < 0.3
+    builder.traits |= {"by_hand", "whole_model", *kind.brings}
     for brought, family in (("own_model", _MODELS), ("own_data", _DATA), ("own_reduce", _REDUCE)):
         if brought not in kind.brings:
-            choose(draft, family)
-    write_seeds(draft)
+            choose(builder, family)
+    write_seeds(builder)
     if "own_optimizer" not in kind.brings:
-        choose(draft, _OPTIMIZERS)
-    kind.write(draft)
+        choose(builder, _OPTIMIZERS)
+    kind.write(builder)
     if "alone" not in kind.brings:
-        sprinkle(draft, _HABITS)
+        sprinkle(builder, _HABITS)
