@@ -28,7 +28,7 @@ VERSION = Version(FOUNDING, 4)
 
 
 def seat(generation: Generation = FOUNDING, resume: Version | None = None) -> Seat:
-    return Seat(generation=generation, cause="start", rank=0, resume=resume, schedule=Schedule(every=1, rests=0))
+    return Seat(generation=generation, cause="start", rank=0, resume=resume, schedule=Schedule(every=1, left_out_of=0))
 
 
 LOOP_BEGAN = time.time() + 3600.0

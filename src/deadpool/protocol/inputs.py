@@ -235,7 +235,7 @@ class ReceiveFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSpoilt:
+class SourceDamaged:
     """The bytes that this node sent are not what the rank had sealed."""
 
     node: str
@@ -316,7 +316,7 @@ class ParkedWorkEnded:
 
 DataInput = (
     Allocated | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered
-    | Received | ReceiveFailed | SourceSpoilt | WrittenOut | Staged | PartWritten | CheckpointFinished
+    | Received | ReceiveFailed | SourceDamaged | WrittenOut | Staged | PartWritten | CheckpointFinished
 )  # fmt: skip
 """What the data plane has done, and what other nodes ask of it."""
 

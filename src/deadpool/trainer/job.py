@@ -396,7 +396,7 @@ class Job:
         return CaptureTarget(capture, slot, geometry, self.record, carried)
 
     def _skip_capture(self) -> None:
-        """Without a boundary record no plan may keep this rank's live state."""
+        """Misses a capture. Without a boundary record no plan may keep this rank's live state."""
         core = self.session.core
         with self.session.changed:
             core.restoring()

@@ -59,7 +59,7 @@ class JobJournal:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def last_values(self) -> Iterator[tuple[str, str, bool]]:
-        """Those of the step whose block ended last, with whether they may be times."""
+        """Yields the values of the step whose block ended last, with whether they may be times."""
         return self._ended.values() if self._ended is not None else iter(())
 
     def begin(self) -> None:

@@ -59,7 +59,7 @@ class SimAgent:
         self._perform()
 
     def _look(self) -> None:
-        """As the agent's shell does."""
+        """Looks at the machine as the agent's shell does."""
         if self.alive:
             if self.machine.holder not in (None, self):
                 self._lease.on_held_elsewhere("another job")

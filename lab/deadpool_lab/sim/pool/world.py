@@ -139,7 +139,7 @@ class PoolWorld:
             fail("memory", f"{machine.name} has {machine.memory_bytes}, and its trainers need {needed}")
 
     def check_refused(self, agent: SimAgent) -> None:
-        """It leaves by itself: its job must not count on it until somebody else ends it."""
+        """Checks that a refused agent leaves by itself: its job must not count on it until somebody else ends it."""
         if agent.alive:
             fail("lease", f"{agent.job.name} was refused {agent.machine.name} and stays")
 

@@ -114,7 +114,7 @@ class AgentProcess:
         ready_file: Path | None = None,
         lease: MachineLease | None = None,
     ) -> None:
-        """With a `lease` the machine may serve other jobs too: this one has to take it first."""
+        """Makes an agent. One with a `lease` has to take the machine first, since it may serve other jobs too."""
         self._core = Agent(
             node=node,
             standby=settings.spare_trainers,
@@ -411,7 +411,7 @@ class AgentProcess:
                 self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
 
     def _print(self, report: Report) -> None:
-        """In text the coordinator's lines are enough."""
+        """Prints records in JSON; in text the coordinator's lines are enough."""
         for record in report.records if self._is_json else ():
             print_record(**{"process": "agent", "node": self.node, **record})
 

@@ -150,7 +150,9 @@ class FileGuard:
         return bool(kept)
 
     def _is_removed_elsewhere(self, what: str, path: str) -> bool:
-        """Only in processes that join the job: a library of the first one may remove what it wants."""
+        """Tells whether a file of the job is removed by a process that joins it: a library of the first one may remove
+        what it wants.
+        """
         return what == REMOVE and self._joins and os.path.lexists(path) and self._may_be_of_job(path)
 
     def _may_be_of_job(self, path: str) -> bool:
@@ -246,4 +248,4 @@ _READERS: dict[str, Callable[..., Iterator[_Touched]]] = {
     "os.link": _linking,
     "os.symlink": _linking,
 }
-"""By audit event: what the call does to which paths."""
+"""What a call does to which paths, by audit event."""

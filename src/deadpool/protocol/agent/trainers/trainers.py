@@ -72,7 +72,7 @@ class Trainer:
         return self.live is not None and self.live.clean and self.live.version == version
 
     def idle_s(self, now: float) -> float:
-        """For how long it has done nothing at all."""
+        """Returns for how long the trainer has done nothing at all."""
         return 0.0 if self.activity is Activity.ACTIVE else now - self.activity_since
 
     def info(self) -> TrainerInfo:
@@ -116,7 +116,7 @@ class NodeTrainers:
         return self.by_name.pop(name, None)
 
     def kill(self, trainer: Trainer, reason: str) -> None:
-        """It counts as one of the node's trainers until its process has ended."""
+        """Kills a trainer. It counts as one of the node's trainers until its process has ended."""
         trainer.killed = True
         self._out.append(KillTrainer(trainer=trainer.name, reason=reason))
 

@@ -13,7 +13,7 @@ from deadpool.protocol.quorum import Voter
 from deadpool.protocol.topology import Address, Layout
 
 SOUND_HEALTH = Health(signs=())
-"""Of a node that has told nothing else."""
+"""The health of a node that has told nothing else."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Member:
         return self.position is None and not self.leaving
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
-        """Those whose home this node is, also those that have no process of their own."""
+        """Returns the ranks whose home this node is, also those that have no process of their own."""
         positions = () if self.position is None else (self.position, *self.carries)
         return tuple(rank for position in positions for rank in layout.ranks_at(position))
 
@@ -70,7 +70,7 @@ class Member:
 
     @property
     def looks_ill(self) -> bool:
-        """It is likely to fail: another spare is better."""
+        """Tells whether the node is likely to fail: another spare is better."""
         return bool(self.health.signs) and gravest(self.health.signs) >= LIKELY
 
     def view(self, *, recalled: bool = False) -> NodeView:
@@ -104,7 +104,9 @@ class SilentNodes:
         self._given_up = False
 
     def fell_silent(self, node: str) -> None:
-        """Or it said that it calls another coordinator. In neither case is it known to be dead."""
+        """Takes note of a node that fell silent, or that said that it calls another coordinator. In neither case is it
+        known to be dead.
+        """
         if node not in self._silent:
             self._silent.append(node)
         self._given_up = False
@@ -159,6 +161,6 @@ def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
 
 
 def natural_order(name: str) -> tuple[str, int]:
-    """For sorting: n2 before n10."""
+    """Returns a key for sorting that puts n2 before n10."""
     digits = len(name) - len(name.rstrip("0123456789"))
     return (name[: len(name) - digits], int(name[len(name) - digits :] or 0))

@@ -42,7 +42,7 @@ from deadpool.protocol.messages import Health, Sign
 from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
 
 WINDOW_S = 600.0
-"""Over which agents count signs where the job says nothing else."""
+"""The window over which agents count signs where the job says nothing else."""
 
 
 class Protection:
@@ -160,7 +160,7 @@ class Protection:
         return found
 
     def _costs(self) -> tuple[float, float]:
-        """Of a capture and of a step, at the rank where captures cost most."""
+        """Returns the costs of a capture and of a step, at the rank where captures cost most."""
         costs = [each for each in self._monitor.interval_chooser.costs.values() if each.stall_s is not None]
         worst = max(costs, key=lambda each: each.stall_s or 0.0, default=None)
         return (worst.stall_s or 0.0, worst.step_s) if worst is not None else (0.0, 0.0)

@@ -104,7 +104,7 @@ class SchemeChanges:
     # --- what follows ------------------------------------------------------------------------------------------------
 
     def _use(self, scheme: Scheme, why: str, now: float) -> None:
-        """It counts from the next plan on. If nothing else is under way, all ranks stop at one version for it at
+        """Uses a scheme from the next plan on. If nothing else is under way, all ranks stop at one version for it at
         once; otherwise the next recovery or drain is that plan. Groups have no holders of one rank: where copies
         return, a node is held once more only if it is guarded anew."""
         job = self._job

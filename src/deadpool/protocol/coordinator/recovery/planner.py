@@ -246,8 +246,8 @@ class _PlanBuilder:
             self._carries.setdefault(carrier, []).append(position)
 
     def _place(self, racks: list[Rack]) -> Placement:
-        """After a plan with carried ranks copies are placed as if they had never been placed: two positions of one node
-        had the same holders."""
+        """Places copies. After a plan with carried ranks they are placed as if they had never been placed: two
+        positions of one node had the same holders."""
         before = self.view.before
         if self.carried:
             return place_shrunk(racks, self.scheme, self.carried)
