@@ -85,6 +85,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Rooms, or parts of them. Every room may import itself; cli may import anything of this package, and finds the lab by
 its entry points only."""
 
+RUNNING = {"backend", "control", "protocol", "snapshot", "trainer", "wire"}
+"""What an optional feature enters through seams only."""
+
 MOST_ROOMS, MOST_LOOSE_MODULES, MOST_MODULES_IN_A_FOLDER = 18, 3, 20
 
 TORCH_IN_WORKLOAD = {"demo.gpt", "demo.train"} | {
@@ -216,10 +219,39 @@ def test_decisions_need_no_package_but_the_one_of_their_messages():
 def test_cores_know_each_other_by_messages_only():
     assert [
         f"{module} imports {name}"
-        for module, imported in imports_by_module(is_decision)
+        for module, imported in imports_by_module(lambda module: is_decision(module) and not is_registry(module))
         for name in ours(imported)
-        if within(name, {"protocol.coordinator", "protocol.agent"} - {".".join(module.split(".")[:2])})
+        if within(name, {"protocol.coordinator", "protocol.agent"} - {f"protocol.{core_of(module)}"})
     ] == []
+
+
+def core_of(module: str) -> str:
+    """`protocol.agent.orders` and `protocol.features.shrink.agent` are parts of the agent."""
+    _, *parts = module.split(".")
+    return parts[2] if parts[0] == "features" and len(parts) > 2 else parts[0]
+
+
+def is_registry(module: str) -> bool:
+    """What brings the parts of a feature together, and all features to the cores."""
+    return within(module, {"protocol.features.registry"}) or module.rpartition(".")[2] == "feature"
+
+
+def test_cores_know_features_by_the_registry_and_features_do_not_know_each_other():
+    assert [
+        f"{module} imports {name}"
+        for module, imported in imports_by_module(lambda module: room_of(module) in RUNNING and not is_registry(module))
+        for name in ours(imported)
+        if within(name, {"protocol.features"}) and not may_know(module, name)
+    ] == []
+
+
+def may_know(module: str, name: str) -> bool:
+    return is_registry(name) or feature_of(module) == feature_of(name)
+
+
+def feature_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["protocol", "features"] and len(parts) > 2 else None
 
 
 def is_decision(module: str) -> bool:

@@ -22,6 +22,7 @@ from deadpool.backend.groups import Groups
 from deadpool.errors import ConfigError
 from deadpool.trainer.adapters.fsdp2 import param_groups
 from deadpool.trainer.shares.gradient_sync import GradientSync
+from deadpool.trainer.shares.present_members import present_members
 
 pytestmark = pytest.mark.e2e
 
@@ -74,7 +75,8 @@ def joined(rank: int, port: int, carried: dict[int, int], layout: str) -> Iterat
     model = make_model(layout)
     _alive.append(model)
     sync = GradientSync([model], rank)
-    groups.rebuild(connect(port), "groups", after_abort=groups.abort_count, carried=carried)
+    members = functools.partial(present_members, carried=carried)
+    groups.rebuild(connect(port), "groups", after_abort=groups.abort_count, members=members)
     sync.count_all_ranks(bool(carried))
     try:
         yield model, sync

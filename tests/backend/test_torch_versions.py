@@ -21,6 +21,7 @@ from deadpool.backend import torch_versions, world
 from deadpool.backend.groups import Groups
 from deadpool.backend.nccl import backends as nccl
 from deadpool.errors import ConfigError
+from deadpool.trainer.shares.present_members import present_members
 
 WORLD, RANK = 4, 2
 
@@ -65,7 +66,8 @@ def size_with_carried_ranks(carried: dict[int, int], rank: int, port: int) -> tu
     groups = Groups(timeout_s=10)
     groups.install()
     groups.init(backend="gloo", store=dist.HashStore(), rank=rank, world_size=WORLD, detached=True)
-    groups.rebuild(connect(port), "groups", after_abort=groups.abort_count, carried=carried)
+    members = functools.partial(present_members, carried=carried)
+    groups.rebuild(connect(port), "groups", after_abort=groups.abort_count, members=members)
     ones = torch.ones(1)
     dist.all_reduce(ones)
     return dist.get_rank(), dist.get_world_size(), ones.item()

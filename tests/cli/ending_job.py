@@ -15,9 +15,9 @@ from command import COMMAND, alive
 from waiting import LIMIT_S, wait_until
 
 from deadpool.cli.job_client import ask
-from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.events.event import read_events
+from deadpool.host.process_lock import ProcessLock
 from deadpool_lab.workload.jitter import pause
 
 SCRIPT = Path(__file__).with_name("endings_script.py")
@@ -162,7 +162,7 @@ class EndingJob:
         """What the job has left behind. Files of its folder are not among it: people read them."""
         found = [f"process {name}" for name in alive()]
         found += [f"port {port}" for port in self._ports & _listened_to()]
-        lock = MachineLease(self.run_dir.path / "lock", "a test")
+        lock = ProcessLock(self.run_dir.path / "lock", "a test")
         if (holder := lock.find_holder()) is not None:
             found.append(f"the lock of {holder}")
         os.close(lock.descriptor)  # closing the lease would take away what the file says

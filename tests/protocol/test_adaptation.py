@@ -11,7 +11,7 @@ import pytest
 
 from deadpool.protocol.adaptive_bounds import CHANGES, AdaptiveBounds
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.protection.adaptation import (
+from deadpool.protocol.features.adaptation.coordinator.adaptation import (
     ENVIRONMENT,
     EVICTED,
     GUARDED,
@@ -24,7 +24,7 @@ from deadpool.protocol.coordinator.protection.adaptation import (
     Pacing,
     Suspect,
 )
-from deadpool.protocol.coordinator.protection.scheme_choice import SCHEME, SchemeChoice
+from deadpool.protocol.features.adaptation.coordinator.scheme_choice import SCHEME, SchemeChoice
 from deadpool.protocol.health import CERTAIN, CORRECTABLE, DOUBTFUL, HOT, LIKELY, LINK_ERRORS, UNCORRECTABLE
 from deadpool.protocol.messages import Sign
 

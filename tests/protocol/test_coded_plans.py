@@ -8,9 +8,10 @@ from notation import address, copies, copy, version
 
 from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
+from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
-from deadpool.protocol.coordinator.recovery.planner import ClusterView, GlobalPlan, NoPlan, plan
+from deadpool.protocol.coordinator.recovery.planner import plan
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Copies, Copy, Inventory, Live, Lives, Parity
 from deadpool.protocol.topology import Layout, Schedule

@@ -7,8 +7,9 @@ from dataclasses import replace
 from msgspec import structs
 from notation import address, copies, copy, lives, version
 
+from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.coordinator.recovery.planner import ClusterView, GlobalPlan, NoPlan, plan
+from deadpool.protocol.coordinator.recovery.planner import plan
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Copies, Copy, Inventory, Lives, TrainerInfo
 from deadpool.protocol.seal import Digest

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.messages import HostState, PoolJob
-from deadpool.protocol.pool.assignment import assign
-from deadpool.protocol.pool.host import AgentExited, Assigned, LeaseSeen, PoolHost, ReadySeen, StartAgent, StopAgent
-from deadpool.protocol.pool.pool import (
+from deadpool.protocol.features.leases.pool.assignment import assign
+from deadpool.protocol.features.leases.pool.host import (
+    AgentExited,
+    Assigned,
+    LeaseSeen,
+    PoolHost,
+    ReadySeen,
+    StartAgent,
+    StopAgent,
+)
+from deadpool.protocol.features.leases.pool.pool import (
     REFUSED_LATELY_S,
     FromHost,
     HostLost,
@@ -16,6 +23,7 @@ from deadpool.protocol.pool.pool import (
     ToHost,
     WarnHost,
 )
+from deadpool.protocol.messages import HostState, PoolJob
 
 
 def job(name: str, **more: int) -> PoolJob:

@@ -10,7 +10,8 @@ from test_planner import V1, node, replicated, view, with_copies
 
 from deadpool.protocol.coordinator.leaving.ending import RemainingCopy, remaining_copies
 from deadpool.protocol.coordinator.membership.members import Member, steps_lost
-from deadpool.protocol.coordinator.recovery.planner import GlobalPlan, NoPlan, plan
+from deadpool.protocol.coordinator.recovery.global_plan import GlobalPlan, NoPlan
+from deadpool.protocol.coordinator.recovery.planner import plan
 from deadpool.protocol.messages import Inventory, Lives
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.protection.adaptation import Change, Memory, Outlook, Pacing
-from deadpool.protocol.coordinator.protection.scheme_choice import LONGEST_WAIT, SCHEME, SchemeChoice
+from deadpool.protocol.features.adaptation.coordinator.adaptation import Change, Memory, Outlook, Pacing
+from deadpool.protocol.features.adaptation.coordinator.scheme_choice import LONGEST_WAIT, SCHEME, SchemeChoice
 
 DWELL_S = 600.0
 GIB = 1 << 30
@@ -65,7 +65,7 @@ def test_memory_that_another_process_eats():
         ("memory is not known", outlook(COPIES, Memory(node="n3"))),
         ("its own snapshots fill it", outlook(COPIES, node(own=60, held=4))),
         ("no room for parity beside copies", outlook(COPIES, node(own=31, held=30, available=7))),
-        ("ranks are carried", outlook(COPIES, FULL, is_shrunk=True)),
+        ("ranks are carried", outlook(COPIES, FULL, is_full=False)),
         ("something else is under way", outlook(COPIES, FULL, is_settled=False)),
         ("groups of two save nothing", outlook(COPIES, FULL, positions=2)),
     ],

@@ -10,9 +10,9 @@ from notation import address
 from deadpool.protocol.agent.copies.slots import Slots, SlotState
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
-from deadpool.protocol.coordinator.protection.shrink import Shrunk, place_shrunk, shrink
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
+from deadpool.protocol.features.shrink.coordinator.carriers import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy, Inventory, Permit, Shares, TrainerInfo
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal

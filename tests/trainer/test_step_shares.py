@@ -19,11 +19,11 @@ from deadpool.protocol.messages import Shares, UsesShares
 from deadpool.protocol.topology import Schedule
 from deadpool.snapshot.record.layout import join_record, split_record
 from deadpool.snapshot.record.record import encode
-from deadpool.trainer.job_journal import JobJournal
+from deadpool.trainer.capture.boundary_groups import GROUPS
+from deadpool.trainer.job_journal import JOURNAL, JobJournal
 from deadpool.trainer.shares import shares as step_shares
 from deadpool.trainer.shares.layout import _block, find_shares
 from deadpool.trainer.shares.rules import make_own
-from deadpool.trainer.shares.shares import GROUPS, JOURNAL
 from deadpool.trainer.step import Step
 from deadpool.trainer.unprotected import UnprotectedPool
 

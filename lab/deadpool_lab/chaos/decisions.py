@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from deadpool.protocol.adaptive_bounds import CHANGES
-from deadpool.protocol.coordinator.protection.adaptation import UNGUARDED
+from deadpool.protocol.features.adaptation.coordinator.adaptation import UNGUARDED
 
 Record = dict[str, Any]
 DECISIONS = ("protection", "eviction", "reconfiguration", "reconfiguration_failed")

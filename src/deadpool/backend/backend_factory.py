@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from deadpool.backend import torch_versions, world
 from deadpool.backend.gloo.backends import GlooFactory
+from deadpool.backend.group_members import MembersOf
 from deadpool.backend.nccl import backends as nccl
 from deadpool.backend.nccl.communicators import NcclCommunicators
-from deadpool.backend.present_members import present_members
 from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import ConfigError, GroupError
 
@@ -70,10 +70,10 @@ class BackendFactory:
     # --- at a rebuild ------------------------------------------------------------------------------------------------
 
     def remake(
-        self, group: world.JoinedGroup, store: dist.Store, wait_s: float, carried: Mapping[int, int]
+        self, group: world.JoinedGroup, store: dist.Store, wait_s: float, members_of: MembersOf
     ) -> dict[str, Any]:
         """New connected backends for the group, by transport."""
-        members = present_members(group.global_ranks, carried)
+        members = members_of(group.global_ranks)
         if members is None:
             return {transport: self._gloo.make_refusing(group.rank, group.size) for transport in group.transports}
         return {transport: self._remake(transport, group, store, wait_s, members) for transport in group.transports}

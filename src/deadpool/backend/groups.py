@@ -11,7 +11,7 @@ the mark. A mark is part of the boundary record: a newcomer returns to the mark 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from deadpool.backend.backend_factory import BackendFactory
 from deadpool.backend.constructor_patch import ConstructorPatch, GroupHooks
 from deadpool.backend.gloo.backends import GlooFactory
 from deadpool.backend.gloo.peer_loss import PeerLoss
+from deadpool.backend.group_members import MembersOf, all_members
 from deadpool.backend.group_split import GroupSplitter
 from deadpool.backend.nccl import backends as nccl
 from deadpool.backend.nccl.communicators import NcclCommunicators
@@ -195,15 +196,14 @@ class Groups:
         prefix: str,
         *,
         after_abort: int | None = None,
-        carried: Mapping[int, int] | None = None,
+        members: MembersOf = all_members,
     ) -> None:
         """Connects every group anew under `prefix`; a detached process becomes attached.
 
         All ranks call it, each for all groups that it is in. `after_abort` is the abort_count that the caller has seen:
         an abort that it has not seen makes this raise instead of being forgotten.
 
-        `carried` are ranks without a process, and the ranks that carry them: groups connect the others
-        (backend/present_members.py).
+        `members` says which ranks of each group are connected, where some have no process.
         """
         groups = sorted(_abortable(), key=lambda group: group.name)
         if not self.can_rebuild:
@@ -219,7 +219,7 @@ class Groups:
             # In the order of names, which all ranks have in common: so no two ranks wait for each other in a circle.
             for group in groups:
                 group_store = dist.PrefixStore(f"{prefix}/{group.name}", own_store)
-                backends = self._factory.remake(group, group_store, self._timeout_s, carried or {})
+                backends = self._factory.remake(group, group_store, self._timeout_s, members)
                 replaced += world.swap(group, backends, group_store, first_number)
                 self._supervisor.name_last_made(group.name)
             self._communicators.connect_used(groups, self._timeout_s)

@@ -7,7 +7,6 @@ again. Public names of torch only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from deadpool.backend.backend_check import check_backend
+from deadpool.backend.group_members import MembersOf, all_members
 from deadpool.backend.nccl import backends as nccl
 
 
@@ -78,6 +78,6 @@ class PlainGroups:
         prefix: str,
         *,
         after_abort: int | None = None,
-        carried: Mapping[int, int] | None = None,
+        members: MembersOf = all_members,
     ) -> None:
         raise AssertionError("a process with plain groups ends instead of rebuilding them")

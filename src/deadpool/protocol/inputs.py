@@ -146,7 +146,13 @@ class TrainerActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthSampled:
+class FeatureInput:
+    """What only an optional feature has a use for. The agent hands it to the features, and nothing follows where that
+    feature is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSampled(FeatureInput):
     """The shell has looked at the sources of the node's health."""
 
     sample: HealthSample
@@ -294,19 +300,19 @@ class LeaveAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTaken:
+class LeaseTaken(FeatureInput):
     """This node's machine serves this job and no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedElsewhere:
+class LeasedElsewhere(FeatureInput):
     """This node's machine serves another job. Found when the lease was asked for, or at a look from time to time."""
 
     holder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedWorkEnded:
+class ParkedWorkEnded(FeatureInput):
     """The command and all its children are gone. `killed`: how many processes had to be ended by SIGKILL."""
 
     code: int
@@ -322,6 +328,6 @@ DataInput = (
 
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
-    | Stalled | StopAsked | PeersProbed | LeaveAsked | HealthSampled | LeaseTaken | LeasedElsewhere | ParkedWorkEnded
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | FeatureInput
     | DataInput
 )  # fmt: skip

@@ -22,6 +22,11 @@ class Message(Value, frozen=True, tag=True):
     """A value that is sent by itself: its class name travels with it, since the receiver cannot know what comes."""
 
 
+class FeatureMessage(Message, frozen=True):
+    """A message that only an optional feature has a use for. Cores hand it to the features, and nothing follows where
+    that feature is missing."""
+
+
 class FreeFormMessage(Message, frozen=True):
     """A message with fields that declare `Any`. The codec checks that they hold plain values all the way down: None,
     bool, int, float, str, bytes, and lists and dicts of them."""

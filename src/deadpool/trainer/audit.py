@@ -23,8 +23,8 @@ from torch.optim import Optimizer
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Audit, Digested, Part
 from deadpool.snapshot.arena.checksums import checksum
-from deadpool.trainer.job_journal import JobJournal
-from deadpool.trainer.shares.shares import GROUPS, JOURNAL
+from deadpool.trainer.capture.boundary_groups import GROUPS
+from deadpool.trainer.job_journal import JOURNAL, JobJournal
 from deadpool.trainer.structure_news import StructureNews
 
 if TYPE_CHECKING:

@@ -387,6 +387,11 @@ class Job:
             case SlotAwaited():
                 self.capturer.begin_late(make_late_capture(self.session, decision, self._target))
 
+    @property
+    def records(self) -> tuple[bytes, ...]:
+        """Those of all ranks whose work this process does, its own first."""
+        return (self.record, *self.carried_records.values())
+
     def _target(self, capture: Capture) -> CaptureTarget:
         """The record is that of the last boundary, which stays until the next one: whatever begins later is settled."""
         slot, geometry = self.session.slot(capture.slot)

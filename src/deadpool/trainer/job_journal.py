@@ -20,6 +20,8 @@ from deadpool.journal.undelivered import Undelivered
 from deadpool.trainer.final_actions import Action, FinalActions
 from deadpool.trainer.process.session import Session
 
+JOURNAL = "journal"
+"""Its name in the boundary record."""
 END_S = 30.0
 """Limit for the delivery of the last entries when the job ends."""
 FAILURE_S = 2.0

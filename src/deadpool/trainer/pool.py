@@ -18,15 +18,14 @@ from deadpool.trainer.adapters.ddp import ddp_modules
 from deadpool.trainer.adapters.ddp_state import ddp_states
 from deadpool.trainer.adapters.fsdp2 import shard_again
 from deadpool.trainer.adapters.wrappers import require_wrappers
-from deadpool.trainer.capture.boundary_groups import BoundaryGroups
+from deadpool.trainer.capture.boundary_groups import GROUPS, BoundaryGroups
 from deadpool.trainer.job import Job
-from deadpool.trainer.job_journal import JobJournal
+from deadpool.trainer.job_journal import JOURNAL, JobJournal
 from deadpool.trainer.process import torch_check
 from deadpool.trainer.process.device import require_current_device
 from deadpool.trainer.process.session import Session
 from deadpool.trainer.shares.replication_claims import Claims, apply_claims
 from deadpool.trainer.shares.rules import Makers, make_own
-from deadpool.trainer.shares.shares import GROUPS, JOURNAL
 from deadpool.trainer.unprotected import UnprotectedPool
 
 

@@ -8,20 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deadpool.control.agent.machine_lease import MachineLease
+from deadpool.host.process_lock import ProcessLock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from deadpool.control.agent.machine_lease import MachineLease
-lease = MachineLease(Path(sys.argv[1]), "job other")
+from deadpool.host.process_lock import ProcessLock
+lease = ProcessLock(Path(sys.argv[1]), "job other")
 print(lease.take(), flush=True)
 time.sleep(600)
 """
 
 
 def test_one_process_at_a_time_has_the_lease(tmp_path: Path) -> None:
-    one, other = (MachineLease(tmp_path / "lease", f"job {name}") for name in "ab")
+    one, other = (ProcessLock(tmp_path / "lease", f"job {name}") for name in "ab")
     assert (one.find_holder(), other.find_holder()) == (None, None)
     assert one.take() is None and one.take() is None
     assert (one.find_holder(), other.find_holder(), other.take()) == (None, "job a", "job a")
@@ -32,7 +32,7 @@ def test_one_process_at_a_time_has_the_lease(tmp_path: Path) -> None:
 
 
 def test_looking_keeps_nobody_from_the_lease(tmp_path: Path) -> None:
-    looking, taking = (MachineLease(tmp_path / "lease", f"job {name}") for name in "ab")
+    looking, taking = (ProcessLock(tmp_path / "lease", f"job {name}") for name in "ab")
     for _ in range(1000):
         assert looking.find_holder() is None and taking.take() is None
         taking.release()
@@ -41,7 +41,7 @@ def test_looking_keeps_nobody_from_the_lease(tmp_path: Path) -> None:
 
 
 def test_the_lease_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
-    lease = MachineLease(tmp_path / "lease", "job a")
+    lease = ProcessLock(tmp_path / "lease", "job a")
     with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "lease"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"None\n"
         assert lease.take() == "job other"
@@ -51,6 +51,6 @@ def test_the_lease_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
 
 
 def test_a_lease_is_no_other_users_business(tmp_path: Path) -> None:
-    lease = MachineLease(tmp_path / "machine" / "lease", "job a")
+    lease = ProcessLock(tmp_path / "machine" / "lease", "job a")
     assert (tmp_path / "machine" / "lease").stat().st_mode & 0o077 == 0
     lease.close()

@@ -22,8 +22,8 @@ from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
 from deadpool.events.log import EventLog
+from deadpool.protocol.features.leases.pool.host import StopAgent
 from deadpool.protocol.messages import Assignment, PoolJob
-from deadpool.protocol.pool.host import StopAgent
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials
 

@@ -209,7 +209,7 @@ class Checkers:
         """How many nodes may be lost at once. Of bytes that ranks have in common only one other node is certain to have
         a copy, and the node of a carrier is the home of several positions."""
         coordinator = self._world.coordinator
-        shared = self._world.options.replicated or coordinator.carried
+        shared = self._world.options.replicated or not coordinator.is_full
         return min(1 if shared else len(coordinator.seats), coordinator.commits.placement.losses)
 
     def on_disturbance(self) -> None:

@@ -88,7 +88,7 @@ class CopyCheckers:
         layout, coordinator = self._world.layout, self._world.coordinator
         least = min(plan.scheme.copies, layout.positions - 1)
         most = min(plan.scheme.copies + self._world.options.adaptive, layout.positions - 1)
-        if plan.generation == coordinator.generation and not coordinator.carried:
+        if plan.generation == coordinator.generation and coordinator.is_full:
             guarded = layout.position_of(plan.orders[0].rank) in coordinator.commits.placement.extra
             most = min(plan.scheme.copies + guarded, layout.positions - 1)
             least = most

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.adaptive_bounds import CHANGES
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.protection.adaptation import UNGUARDED
-from deadpool.protocol.coordinator.protection.scheme_choice import SCHEME
+from deadpool.protocol.features.adaptation.coordinator.adaptation import UNGUARDED
+from deadpool.protocol.features.adaptation.coordinator.protection import Protection
+from deadpool.protocol.features.adaptation.coordinator.scheme_choice import SCHEME
 from deadpool.protocol.health import CERTAIN, LIKELY, gravest
 from deadpool_lab.sim.checking.violation import fail
 
 if TYPE_CHECKING:
     from deadpool.protocol.coordinator.core import Coordinator
+    from deadpool.protocol.coordinator.membership.members import Member
+    from deadpool.protocol.messages import Sign
     from deadpool_lab.sim.hosts import Host
 
 
@@ -118,8 +121,8 @@ class ProtectionChecker:
         if self._evicting is not None:
             fail("rule 29", f"{node} is evicted while {self._evicting} still leaves")
         members = coordinator.members.values()
-        spares = [m.node for m in members if m.is_spare and not (m.quarantined or m.looks_ill)]
-        signs = coordinator.members[node].health.signs
+        spares = [m.node for m in members if m.is_spare and not (m.quarantined or m.doubted)]
+        signs = _signs(coordinator, coordinator.members[node])
         if not spares or (len(spares) < 2 and gravest(signs) < CERTAIN):
             fail("rule 29", f"{node} is evicted for {signs}, and {spares} are the spares that are left")
         own = [sign.kind for sign in signs if sign.grade >= LIKELY and not self._is_shared(coordinator, sign.kind)]
@@ -128,8 +131,14 @@ class ProtectionChecker:
 
     def _is_shared(self, coordinator: Coordinator, kind: str) -> bool:
         seated = [m for m in coordinator.members.values() if m.position is not None]
-        showing = [m for m in seated if any(sign.kind == kind for sign in m.health.signs)]
+        showing = [m for m in seated if any(sign.kind == kind for sign in _signs(coordinator, m))]
         return len(showing) > 1 and 2 * len(showing) > len(seated)
+
+
+def _signs(coordinator: Coordinator, member: Member) -> tuple[Sign, ...]:
+    """That the node shows, as it has told."""
+    protection = coordinator.features.find(Protection)
+    return protection.health_of(member).signs if protection is not None else ()
 
 
 def _is_scheme(value: str) -> bool:

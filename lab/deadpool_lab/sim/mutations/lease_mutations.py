@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.lease import MachineLease
+from deadpool.protocol.features.leases.agent.lease import MachineLease
 from deadpool.protocol.messages import Plan
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 

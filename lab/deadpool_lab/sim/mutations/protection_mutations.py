@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.protection import scheme_choice
-from deadpool.protocol.coordinator.protection.adaptation import Adaptation, Outlook, Pacing, Suspect
-from deadpool.protocol.coordinator.protection.scheme_choice import SCHEME, SchemeChoice
-from deadpool.protocol.coordinator.recovery import planner
+from deadpool.protocol.coordinator.recovery import global_plan
 from deadpool.protocol.coordinator.recovery.placement import Placement, place
+from deadpool.protocol.features.adaptation.coordinator import scheme_choice
+from deadpool.protocol.features.adaptation.coordinator.adaptation import Adaptation, Outlook, Pacing, Suspect
+from deadpool.protocol.features.adaptation.coordinator.scheme_choice import SCHEME, SchemeChoice
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 
@@ -31,7 +31,7 @@ def guard_at_the_cost_of_others(patch: Patch) -> None:
             return place(racks, scheme, before, extra)
         return place(racks, Scheme(copies=scheme.copies - 1), before, extra)
 
-    patch.set(planner, "place", move)
+    patch.set(global_plan, "place", move)
 
 
 def last_spare_for_a_doubtful_reason(patch: Patch) -> None:

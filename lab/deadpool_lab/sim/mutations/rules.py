@@ -15,7 +15,7 @@ from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.commits import ledger
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.membership.hang import HangMonitor
-from deadpool.protocol.coordinator.recovery import planner
+from deadpool.protocol.coordinator.recovery import global_plan, planner
 from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
 from deadpool.protocol.coordinator.recovery.rebuilds import source_at
@@ -146,7 +146,7 @@ def damaged_copy_loaded(patch: Patch) -> None:
 
 
 def racks_ignored(patch: Patch) -> None:
-    patch.set(planner, "place", lambda racks, scheme, *_: place([None] * len(racks), scheme))
+    patch.set(global_plan, "place", lambda racks, scheme, *_: place([None] * len(racks), scheme))
 
 
 def resume_version_not_counted_at_go(patch: Patch) -> None:

@@ -10,10 +10,10 @@ from deadpool.protocol.agent.copies.slots import Slots
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
-from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
-from deadpool.protocol.coordinator.protection import shrink
-from deadpool.protocol.coordinator.recovery import planner
 from deadpool.protocol.coordinator.recovery.inventory_index import VersionIndex
+from deadpool.protocol.features.shrink.coordinator import carriers as shrink
+from deadpool.protocol.features.shrink.coordinator import vacancies
+from deadpool.protocol.features.shrink.coordinator.growth import Growth
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Copy, Live, Restore, Shares
 from deadpool.protocol.topology import Layout
@@ -26,7 +26,7 @@ def memory_of_a_carrier_as_evidence(patch: Patch) -> None:
     real = NodeTrainers.lives
 
     def lives(self: NodeTrainers) -> tuple[Live, ...]:
-        carriers = [(t.live, t.carries) for t in self.seated() if t.live is not None]
+        carriers = [(t.live, t.further_ranks) for t in self.seated() if t.live is not None]
         return (*real(self), *(replace(live, rank=rank) for live, carried in carriers for rank in carried))
 
     def count_live(self: VersionIndex, ranks: tuple[int, ...], position: int, seats: tuple[int, ...]) -> None:
@@ -72,7 +72,7 @@ def fewer_nodes_than_copies_need(patch: Patch) -> None:
     def without_bound(layout: Layout, seats: Any, nodes: Any, scheme: Scheme, known: Any) -> shrink.Shrunk | str:
         return real(layout, seats, nodes, Scheme(copies=0), known)
 
-    patch.set(planner, "shrink", without_bound)
+    patch.set(vacancies, "shrink", without_bound)
 
 
 def replicas_at_one_home_not_sent(patch: Patch) -> None:
@@ -82,7 +82,7 @@ def replicas_at_one_home_not_sent(patch: Patch) -> None:
 
 
 def spares_not_taken(patch: Patch) -> None:
-    patch.set(DrainRequests, "_grow_if_possible", lambda self, now: None)
+    patch.set(Growth, "_grow_if_possible", lambda self, now: None)
 
 
 def carried_by_a_rank_with_other_tensors(patch: Patch) -> None:

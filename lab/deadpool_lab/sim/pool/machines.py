@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from deadpool.protocol.agent.lease import MachineLease
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.effects import (
     Emit,
@@ -15,11 +14,20 @@ from deadpool.protocol.effects import (
     TakeLease,
     ToCoordinator,
 )
+from deadpool.protocol.features.leases.agent.lease import MachineLease
+from deadpool.protocol.features.leases.pool.host import (
+    AgentExited,
+    Assigned,
+    HostInput,
+    LeaseSeen,
+    PoolHost,
+    StartAgent,
+    StopAgent,
+)
+from deadpool.protocol.features.leases.pool.pool import FromHost
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import Tick
 from deadpool.protocol.messages import Assignment, Permit, Plan, RankOrder
-from deadpool.protocol.pool.host import AgentExited, Assigned, HostInput, LeaseSeen, PoolHost, StartAgent, StopAgent
-from deadpool.protocol.pool.pool import FromHost
 from deadpool.protocol.topology import Schedule
 
 if TYPE_CHECKING:

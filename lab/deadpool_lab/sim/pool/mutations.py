@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from deadpool.protocol.agent.lease import MachineLease
+from deadpool.protocol.features.leases.agent.lease import MachineLease
+from deadpool.protocol.features.leases.pool import assignment
+from deadpool.protocol.features.leases.pool import pool as pool_core
+from deadpool.protocol.features.leases.pool.host import PoolHost
 from deadpool.protocol.messages import HostState, Plan, PoolJob
-from deadpool.protocol.pool import assignment
-from deadpool.protocol.pool import pool as pool_core
-from deadpool.protocol.pool.host import PoolHost
 from deadpool_lab.sim.mutations.mutation import Patch
 
 

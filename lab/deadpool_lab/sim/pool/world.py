@@ -10,8 +10,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from deadpool.protocol.features.leases.pool.pool import (
+    FromHost,
+    HostLost,
+    JobAdded,
+    JobRemoved,
+    Pool,
+    PoolInput,
+    ToHost,
+)
 from deadpool.protocol.messages import PoolJob
-from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, PoolInput, ToHost
 from deadpool_lab.sim.checking.violation import Violation, fail
 from deadpool_lab.sim.clock import Clock
 from deadpool_lab.sim.pool.jobs import SimJob

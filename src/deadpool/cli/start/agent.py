@@ -72,10 +72,10 @@ def agent(
     from deadpool.cli.start.addresses import own_address
     from deadpool.config.job_config import resolve_agent
     from deadpool.control.agent.agent import AgentProcess
-    from deadpool.control.agent.machine_lease import MachineLease
     from deadpool.control.launch.folder_lock import unusable
     from deadpool.errors import ConfigError
     from deadpool.host.owner_only import make_private_folder
+    from deadpool.host.process_lock import ProcessLock
     from deadpool.views.metrics.endpoint import check_package
     from deadpool.wire.credentials import read_credentials
 
@@ -115,7 +115,7 @@ def agent(
             fork_server=socket.socket(fileno=fork_server) if fork_server is not None else None,
             preload=list(packages),
             ready_file=ready_file,
-            lease=MachineLease(lease, f"job {job}") if lease is not None else None,
+            lease=ProcessLock(lease, f"job {job}") if lease is not None else None,
         )
 
     failed = asyncio.run(_serve(make, coordinators))

@@ -24,10 +24,10 @@ from deadpool.control.console import print_line, print_record
 
 if TYPE_CHECKING:
     from deadpool.config.job_config import JobConfig
-    from deadpool.control.agent.machine_lease import MachineLease
     from deadpool.control.coordinator.coordinator import CoordinatorServer, Outcome
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.events.event import Event
+    from deadpool.host.process_lock import ProcessLock
     from deadpool.protocol.adaptive_bounds import AdaptiveBounds
     from deadpool.protocol.checkpoint import DurableSettings
     from deadpool.protocol.coordinator.leadership.leadership import Leadership
@@ -67,7 +67,7 @@ def coordinator(
     settings = at_interface(resolve(flags, file=config, settled=True))
     # One that is started again leads without its folder, and must not put another one in its place.
     folder = RunDir(run_dir) if again else RunDir.create(run_dir)
-    locks: list[MachineLease] = []
+    locks: list[ProcessLock] = []
     if lock is None:
         locks = _lock(folder, settings, again=again)  # they end with this process
     if lock is None and not again:
@@ -82,7 +82,7 @@ def coordinator(
     raise typer.Exit(1 if outcome.failed else 0)
 
 
-def _lock(folder: RunDir, config: JobConfig, *, again: bool) -> list[MachineLease]:
+def _lock(folder: RunDir, config: JobConfig, *, again: bool) -> list[ProcessLock]:
     """Coordinators of one job may share a folder, each at its own place. No other job begins there meanwhile."""
     from deadpool.control.launch.folder_lock import lock_folder, lock_folder_again
     from deadpool.errors import ConfigError

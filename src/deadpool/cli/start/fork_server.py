@@ -26,7 +26,7 @@ from deadpool.host.fork_loop import ForkLoop
 
 # A subcommand imports what it needs when it is called, so these are imported here, before a fork.
 _NEEDED = (
-    *("deadpool.cli.start.addresses", "deadpool.control.agent.agent", "deadpool.control.agent.machine_lease"),
+    *("deadpool.cli.start.addresses", "deadpool.control.agent.agent", "deadpool.host.process_lock"),
     *(
         "deadpool.control.coordinator.coordinator",
         "deadpool.control.coordinator.checkpoint_search",

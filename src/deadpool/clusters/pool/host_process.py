@@ -19,7 +19,6 @@ from typing import assert_never
 from deadpool.clusters.pool.folder import machine_identity, read_jobs, write_jobs
 from deadpool.clusters.pool.upstream import PoolUpstream
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
-from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.console import print_line
 from deadpool.control.trainers.parked_command import ParkedCommand
 from deadpool.errors import DeadPoolError
@@ -27,10 +26,9 @@ from deadpool.events.event import Event
 from deadpool.events.log import EventLog
 from deadpool.host.child_processes import end_with_parent, interrupts_held
 from deadpool.host.owner_only import make_private_folder, open_private
+from deadpool.host.process_lock import ProcessLock
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork
-from deadpool.protocol.inputs import Tick
-from deadpool.protocol.messages import Assignment, HostState, PoolJob
-from deadpool.protocol.pool.host import (
+from deadpool.protocol.features.leases.pool.host import (
     AgentExited,
     Assigned,
     HostEffect,
@@ -41,6 +39,8 @@ from deadpool.protocol.pool.host import (
     StartAgent,
     StopAgent,
 )
+from deadpool.protocol.inputs import Tick
+from deadpool.protocol.messages import Assignment, HostState, PoolJob
 
 LOOK_S = 0.05
 _LEAVE_S = 3.0
@@ -57,7 +57,7 @@ class HostProcess:
         self._folder, self._upstream, self._log = folder, upstream, log
         machine = machine_identity(folder)
         self._core = PoolHost(name, memory_bytes=memory_bytes, works=bool(command), machine=machine)
-        self._lease = MachineLease(folder / "lease", "the pool")
+        self._lease = ProcessLock(folder / "lease", "the pool")
         told = {"node": name, "logs": str(folder)}
         self._command = ParkedCommand(command, folder / f"{name}.parked.log", told, on_ended=self._feed)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}

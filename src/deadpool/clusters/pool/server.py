@@ -15,8 +15,17 @@ from deadpool.control.launch.run_dir import RunDir
 from deadpool.events.event import Event
 from deadpool.events.log import EventLog
 from deadpool.protocol.effects import Emit
+from deadpool.protocol.features.leases.pool.pool import (
+    FromHost,
+    HostLost,
+    JobAdded,
+    JobRemoved,
+    Pool,
+    PoolInput,
+    ToHost,
+    WarnHost,
+)
 from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob
-from deadpool.protocol.pool.pool import FromHost, HostLost, JobAdded, JobRemoved, Pool, PoolInput, ToHost, WarnHost
 from deadpool.protocol.topology import Address
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.keepalive import notice_silence

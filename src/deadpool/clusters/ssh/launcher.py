@@ -22,11 +22,11 @@ from deadpool.clusters.ssh.outcome import Outcome
 from deadpool.clusters.ssh.preflight import Checked, findings, table
 from deadpool.clusters.ssh.reporter import Reporter
 from deadpool.config.job_config import JobConfig
-from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.console import print_line
 from deadpool.control.launch.new_job import take_folder
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.host.process_lock import ProcessLock
 
 _TICK_S = 0.1
 _BEATS_PER_LEASE = 10
@@ -67,7 +67,7 @@ class SshJob:
 
     async def run(self) -> int:
         """Returns the job's exit code. When it is cancelled, it ends everything first."""
-        lock: MachineLease | None = None
+        lock: ProcessLock | None = None
         try:
             checked = await self._check()
             if self.options.check_only:

@@ -20,7 +20,6 @@ from deadpool.control.agent.coordinator_client import CoordinatorClient
 from deadpool.control.agent.data_plane import DataPlane
 from deadpool.control.agent.fault_injection import NodeInjections
 from deadpool.control.agent.machine_facts import machine_facts
-from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.agent.metrics import AgentMetrics
 from deadpool.control.agent.peer_probe import unreachable
 from deadpool.control.agent.rank_stats import rank_figures
@@ -41,6 +40,7 @@ from deadpool.control.trainers.process_activity import ActivityWatcher
 from deadpool.control.trainers.processes import TrainerProcesses
 from deadpool.events.event import Event
 from deadpool.host.child_processes import outlive_parent
+from deadpool.host.process_lock import ProcessLock
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.effects import (
@@ -112,7 +112,7 @@ class AgentProcess:
         fork_server: socket.socket | None = None,
         preload: Sequence[str] = (),
         ready_file: Path | None = None,
-        lease: MachineLease | None = None,
+        lease: ProcessLock | None = None,
     ) -> None:
         """Makes an agent. One with a `lease` has to take the machine first, since it may serve other jobs too."""
         self._core = Agent(
@@ -429,7 +429,8 @@ class AgentProcess:
             FACT: self._metrics.step_times(),
             STORAGE_FACT: self._storage.facts(),
             DROPPED_FACT: self._storage.losses(),
-            "parked_work": self._core.parked_work.facts() if self._core.parked_work.starts else None,
+            "parked_work": None,
+            **{name: fact for part in self._core.features for name, fact in part.facts().items()},
             **self._machine,
         }
 

@@ -364,9 +364,7 @@ class CoordinatorServer:
             scheme = Scheme.parse(text) if text != AUTO else None
         except ValueError as error:
             return Answer(body={}, error=f"scheme={text!r} cannot be used: {error}")
-        schemes = core.protection.schemes
-        refusal = schemes.refusal(scheme) if scheme is not None else schemes.refusal_to_choose()
-        if refusal is not None:
+        if (refusal := core.refusal_of_scheme(scheme)) is not None:
             return Answer(body={}, error=f"snapshots stay as they are protected: {refusal}")
         before = core.scheme
         self._feed(SchemeAsked(scheme=scheme))

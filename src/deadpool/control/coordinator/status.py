@@ -37,7 +37,8 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "drain": _drain(core),
         "audit": {"under_way": core.audit.is_under_way, "verdicts": core.audit.verdicts},
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
-        "protection": core.protection.facts(),
+        "protection": None,
+        **core.features.facts(),
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],
         "ranks": [_rank(core, rank, facts) for rank in range(core.layout.world_size)] if core.seats else [],
@@ -48,8 +49,8 @@ def _size(core: Coordinator) -> dict[str, Any]:
     return {
         "nodes": len(set(core.seats)),
         "of": core.layout.positions,
-        "inexact_from": core.inexact_from,
-        "may_shrink": core.may_shrink,
+        "inexact_from": core.vacancies.inexact_from,
+        "may_shrink": core.vacancies.may_fill,
     }
 
 
@@ -97,7 +98,8 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
         "node": member.node,
         "rack": member.rack,
         "quarantined": core.why_quarantined(member.node) if member.quarantined else None,
-        "signs": [{"kind": sign.kind, "grade": sign.grade, "count": sign.count} for sign in member.health.signs],
+        "signs": [],
+        **core.features.node_facts(member),
         "role": ("leaving" if member.leaving else "spare") if position is None else "active",
         "position": position,
         "ranks": ranks,

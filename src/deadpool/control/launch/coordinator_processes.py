@@ -12,10 +12,10 @@ from typing import Protocol
 
 from deadpool.config.job_config import JobConfig, settings_for
 from deadpool.config.setting import COORDINATOR
-from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.launch.new_job import take_folder
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
+from deadpool.host.process_lock import ProcessLock
 from deadpool.wire.secret import handed_over
 
 Process = subprocess.Popen[bytes]
@@ -49,7 +49,7 @@ class CoordinatorProcesses:
 
     def __init__(self, config: JobConfig, run_dir: RunDir, spawn: Spawn) -> None:
         self._config, self._run_dir, self._spawn = config, run_dir, spawn
-        self._lock: MachineLease | None = None
+        self._lock: ProcessLock | None = None
         self._secret = b""
         self._processes: list[_CoordinatorProcess] = []
         self._restarts = 0

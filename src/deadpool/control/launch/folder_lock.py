@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.errors import ConfigError
+from deadpool.host.process_lock import ProcessLock
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _START_TIME = 19  # in /proc/PID/stat, counted from the field after the name
@@ -48,7 +48,7 @@ class _Owner(msgspec.Struct, frozen=True):
         return since is not None and self.since in (0, since)
 
 
-def lock_folder(folder: Path, setting: str, *, name: str = "lock", shared: bool = False) -> MachineLease:
+def lock_folder(folder: Path, setting: str, *, name: str = "lock", shared: bool = False) -> ProcessLock:
     """Raises ConfigError if another process works in this folder. Closing the lock ends it. `shared`: for processes of
     one job, which may work there together."""
     try:
@@ -57,18 +57,16 @@ def lock_folder(folder: Path, setting: str, *, name: str = "lock", shared: bool 
         raise unusable(setting, folder, error) from None
 
 
-def lock_folder_again(folder: Path, setting: str, *, name: str = "lock", shared: bool = False) -> MachineLease | None:
-    """Locks the folder for a process of a job that runs: a folder that is gone is not made anew, and its disk is needed
-    for nothing.
-    """
+def lock_folder_again(folder: Path, setting: str, *, name: str = "lock", shared: bool = False) -> ProcessLock | None:
+    """For a process of a job that runs: a folder that is gone is not made anew, and its disk is needed for nothing."""
     with contextlib.suppress(OSError):
         return _lock(folder, setting, name, shared) if folder.is_dir() else None
     return None
 
 
-def _lock(folder: Path, setting: str, name: str, shared: bool) -> MachineLease:
+def _lock(folder: Path, setting: str, name: str, shared: bool) -> ProcessLock:
     owner = _Owner.here(shares=shared)
-    lock = MachineLease(folder / name, msgspec.json.encode(owner).decode())
+    lock = ProcessLock(folder / name, msgspec.json.encode(owner).decode())
     try:
         holder = _holder(lock, folder / name, shared)
     except BaseException:
@@ -88,7 +86,7 @@ def unusable(setting: str, folder: Path, error: OSError) -> ConfigError:
     )
 
 
-def _holder(lock: MachineLease, path: Path, shared: bool) -> str | None:
+def _holder(lock: ProcessLock, path: Path, shared: bool) -> str | None:
     """The process that has the lock, in words; None: this one has it now."""
     try:
         taken_by = lock.take(shared=shared)

@@ -6,18 +6,18 @@ trained. Nobody else puts a job's files away.
 
 from __future__ import annotations
 
-from deadpool.control.agent.machine_lease import MachineLease
 from deadpool.control.console import print_line
 from deadpool.control.launch.folder_lock import lock_folder
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.host.owner_only import open_private
+from deadpool.host.process_lock import ProcessLock
 
 _MARK = "run"
 
 
-def take_folder(run_dir: RunDir) -> MachineLease:
-    """Takes the folder for a launcher whose job begins now, and returns the folder's lock. It raises ConfigError if
-    another job uses the folder. The secret is a new one: nothing that is left of the earlier job is let in."""
+def take_folder(run_dir: RunDir) -> ProcessLock:
+    """For a launcher whose job begins now. Returns the folder's lock; ConfigError: another job uses the folder. The
+    secret is a new one: nothing that is left of the earlier job is let in."""
     lock = lock_folder(run_dir.path, "run_dir")
     try:
         put_earlier_job_away(run_dir)

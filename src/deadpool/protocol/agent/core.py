@@ -19,15 +19,13 @@ from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
 from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.copies.copies import Copies
 from deadpool.protocol.agent.copies.data_news import DataNews
-from deadpool.protocol.agent.health import HealthMonitor
-from deadpool.protocol.agent.idle_time import IdleTime
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.leadership.reachability import Reachability
 from deadpool.protocol.agent.leadership.term_guard import TermGuard
-from deadpool.protocol.agent.lease import LeaseState, MachineLease
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.phase import Phase
+from deadpool.protocol.agent.seams import AgentCore
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.activity_watch import ActivityWatch
 from deadpool.protocol.agent.trainers.end_watch import EndWatch
@@ -39,18 +37,16 @@ from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, ReleaseSegment, ToCoordinator, earliest
+from deadpool.protocol.features import registry
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (
     AgentInput,
     CoordinatorFound,
     CoordinatorLost,
+    FeatureInput,
     FromCoordinator,
     FromTrainer,
-    HealthSampled,
-    LeasedElsewhere,
-    LeaseTaken,
     LeaveAsked,
-    ParkedWorkEnded,
     PeersProbed,
     Stalled,
     StopAsked,
@@ -59,7 +55,6 @@ from deadpool.protocol.inputs import (
     TrainerExited,
 )
 from deadpool.protocol.messages import Plan
-from deadpool.protocol.parked_work import ParkedWork
 from deadpool.protocol.quorum import Footing
 
 
@@ -79,7 +74,7 @@ class Agent:
         self._state = state = AgentState(node)
         self._guard = guard = TermGuard()
         self._heartbeats = heartbeats = Heartbeats(state)
-        self._health = HealthMonitor(state)
+        self.features = features = registry.agent_parts(AgentCore(state=state, shared=shared, works=works))
         recordings = NodeRecordings(state.trainers)
         self._seating = seating = Seating(state, recordings)
         self._unwinding = unwinding = Unwinding(state, seating)
@@ -87,14 +82,12 @@ class Agent:
             state,
             guard,
             heartbeats=heartbeats,
-            health=self._health,
+            features=features,
             recordings=recordings,
             rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
         )
         self._reachability = Reachability(state)
-        self._lease = MachineLease(state, shared=shared)
-        self._idle_time = IdleTime(state, works=works)
         checkpoints = CheckpointWrites(state, recordings)
         self._orders = Orders(
             state,
@@ -105,8 +98,7 @@ class Agent:
             recordings=recordings,
             reachability=self._reachability,
             checkpoints=checkpoints,
-            lease=self._lease,
-            idle_time=self._idle_time,
+            features=features,
             record=guard.record,
             standby=standby,
             spare=spare,
@@ -119,6 +111,7 @@ class Agent:
             heartbeats=heartbeats,
             recordings=recordings,
             end_watch=self._end_watch,
+            features=features,
         )
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)
@@ -129,7 +122,8 @@ class Agent:
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
         if self.phase is not Phase.ENDING:
             self._dispatch(input, now)
-            self._idle_time.check(now)
+            for part in self.features:
+                part.check(now)
         for effect in tuple(self._state.effects):
             if isinstance(effect, ToCoordinator):
                 self._guard.record.on_sent(effect.message)
@@ -142,7 +136,8 @@ class Agent:
             return None
         trainers = earliest(self._unwinding.next_check(), self._activity.deadline())
         trainers = earliest(trainers, self._end_watch.deadline())
-        trainers = earliest(trainers, self._idle_time.work.deadline())
+        for part in self.features:
+            trainers = earliest(trainers, part.deadline())
         return earliest(trainers, earliest(self._heartbeats.due, self._guard.liveness.deadline()))
 
     def check(self) -> None:
@@ -184,15 +179,6 @@ class Agent:
         return self._state.copies
 
     @property
-    def holds_machine(self) -> bool:
-        """No other job can take this node's machine."""
-        return self._lease.state is LeaseState.HELD
-
-    @property
-    def parked_work(self) -> ParkedWork:
-        return self._idle_time.work
-
-    @property
     def capture_costs(self) -> CaptureCosts:
         return self._heartbeats.capture_costs
 
@@ -215,15 +201,10 @@ class Agent:
                 self._trainer_news.on_exit(name, code, reason)
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
-            case HealthSampled(sample=sample):
-                self._health.on_sample(sample, now)
-            case LeaseTaken():
-                if (plan := self._lease.on_taken()) is not None:
-                    self._orders.on_message(plan, now)
-            case LeasedElsewhere(holder=holder):
-                self._lease.on_held_elsewhere(holder)
-            case ParkedWorkEnded():
-                self._idle_time.on_ended(input, now)
+            case FeatureInput():
+                for part in self.features:
+                    if (plan := part.on_input(input, now)) is not None:
+                        self._orders.on_message(plan, now)
             case PeersProbed():
                 self._reachability.on_probed(input)
             case Tick():
@@ -246,7 +227,8 @@ class Agent:
         self._unwinding.check_timeouts(now)
         if self._heartbeats.send_if_due(now):
             self._seating.readiness.tell_so_far()
-            self._health.tell_if_changed(now)
+            for part in self.features:
+                part.on_heartbeat(now)
             self.copies.retry()
             self._protection.check(now)
         self._session.check_timeouts(now)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
-from deadpool.protocol.agent.idle_time import IdleTime
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.leadership.reachability import Reachability
 from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
-from deadpool.protocol.agent.lease import MachineLease
+from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
 from deadpool.protocol.agent.trainers.seating import Seating
@@ -63,8 +63,7 @@ class Orders:
         recordings: NodeRecordings,
         reachability: Reachability,
         checkpoints: CheckpointWrites,
-        lease: MachineLease,
-        idle_time: IdleTime,
+        features: Sequence[AgentPart],
         record: TakeoverRecord,
         standby: int,
         spare: bool,
@@ -72,7 +71,7 @@ class Orders:
         self._state, self._session, self._unwinding, self._seating = state, session, unwinding, seating
         self._heartbeats, self._recordings, self._record = heartbeats, recordings, record
         self._reachability, self._checkpoints = reachability, checkpoints
-        self._lease, self._idle_time = lease, idle_time
+        self._features = features
         self._standby, self._spare = standby, spare
 
     def on_message(self, message: OrderMessage, now: float) -> None:
@@ -92,8 +91,8 @@ class Orders:
             case Fence():
                 self._fence(message, now)
             case Needed() if not any(state.trainers.seated()):
-                self._idle_time.on_needed()
-                self._lease.ask()
+                for part in self._features:
+                    part.on_needed()
             case Plan():
                 self._carry_out(message)
             case Connect() if unfenced:
@@ -171,9 +170,10 @@ class Orders:
         if state.settings is None or (plan.generation == current.generation and not current.is_fenced):
             return  # the order came twice
         plan = plan.filled_in(self._seating.plan)
-        if not self._lease.permits(plan):
-            return  # it is carried out when the lease is there
-        self._idle_time.on_plan(plan)
+        if not all(part.permits(plan) for part in self._features):
+            return  # it comes again when it can be carried out
+        for part in self._features:
+            part.on_plan(plan)
         current.prepare(plan.generation, plan.cause)
         self._unwinding.on_plan()
         has_missed_one = self._record.has_missed_one_before(plan)

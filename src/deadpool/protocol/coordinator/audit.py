@@ -102,8 +102,8 @@ class RecoveryAudit:
         job = self._job
         if self._drill is not None:
             return "an audit is under way: ask again when it is over"
-        if not job.can_drain or job.carried:
-            return f"the job is {'shrunk' if job.carried else job.phase.value}: ask again when it runs"
+        if not job.can_drain or not job.is_full:
+            return f"the job is {job.phase.value if job.is_full else 'shrunk'}: ask again when it runs"
         return None
 
     def ask(self) -> None:
@@ -148,7 +148,7 @@ class RecoveryAudit:
 
     def _begin_if_due(self, now: float) -> None:
         job = self._job
-        if not self._places or job.carried or self._drains.current is not None:
+        if not self._places or not job.is_full or self._drains.current is not None:
             return
         steps, place = self._steps(), self._places[0]
         if len(steps) < job.layout.world_size or min(steps.values()) < FIRST_STEPS:

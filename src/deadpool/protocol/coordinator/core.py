@@ -10,7 +10,6 @@ What the coordinator knows is in `job.py` and `members.py`. Its parts, in the or
 them; each part calls only parts that come after it, so they are made from the last to the first:
 
     timeouts        nodes that are silent, phases that last too long
-    protection      what follows from signs of illness and from earlier failures (`adaptation`, `failure_rates`)
     drain_requests  nodes that leave on purpose, or are too slow (`stragglers`)
     membership      nodes join, are lost, leave
     faults          what follows from a fault; what earlier faults add to it: `fault_history`
@@ -25,7 +24,8 @@ them; each part calls only parts that come after it, so they are made from the l
 
 While the job runs, `commits` decides which versions are committed and `heartbeats` passes on what ranks report to
 `hang`, `interval` and `stragglers`. Where a step is late, `reachability` finds out whether nodes reach each other. How
-a process becomes the coordinator is decided in `leadership`, and what it does first then in `takeover`.
+a process becomes the coordinator is decided in `leadership`, and what it does first then in `takeover`. Where optional
+features are called, `seams.py` lists.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ from deadpool.protocol.coordinator.membership.membership import Membership
 from deadpool.protocol.coordinator.membership.reachability import CutOff, Reachability
 from deadpool.protocol.coordinator.membership.stragglers import StragglerWatch
 from deadpool.protocol.coordinator.membership.timeouts import Timeouts
-from deadpool.protocol.coordinator.protection.protection import Protection
+from deadpool.protocol.coordinator.protection.scheme_changes import NO_CHOICE, SchemeChanges
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
 from deadpool.protocol.coordinator.recovery.faults import Faults
 from deadpool.protocol.coordinator.recovery.fencing import Fencing
+from deadpool.protocol.coordinator.recovery.global_plan import Vacancies
 from deadpool.protocol.coordinator.recovery.planning import Planning
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.recovery.resumption import Resumption
+from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorParts
 from deadpool.protocol.effects import CoordinatorEffect, earliest
+from deadpool.protocol.features import registry
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (
     AuditAsked,
@@ -84,7 +87,6 @@ from deadpool.protocol.messages import (
     Ended,
     FenceAck,
     Finished,
-    Health,
     Heartbeat,
     Join,
     Leave,
@@ -105,12 +107,13 @@ from deadpool.protocol.messages import (
     Trainers,
     Unavailable,
 )
+from deadpool.protocol.structs import FeatureMessage
 
 
 class Coordinator:
     def __init__(self, config: CoordinatorConfig, *, term: int = 1, name: str = "") -> None:
         """`name` tells apart two processes that ask for the same term."""
-        self._job = job = JobState(config, term=term, name=name)
+        self._job = job = JobState(config, term=term, name=name, vacancies=registry.vacancies(config))
         self.settings, self.layout, self.term = job.settings, job.layout, term
         self.commits = job.commits
         self._monitor = monitor = RunMonitor(job)
@@ -127,7 +130,17 @@ class Coordinator:
         self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending, checkpoints, audit)
         self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, checkpoints)
         self._drain_requests = requests = DrainRequests(job, drains, fencing, membership)
-        self.protection = Protection(job, monitor, history, rehearsals, drains, requests)
+        self.schemes = schemes = SchemeChanges(job, drains)
+        core = CoordinatorCore(
+            job=job,
+            monitor=monitor,
+            history=history,
+            rehearsals=rehearsals,
+            drains=drains,
+            requests=requests,
+            schemes=schemes,
+        )
+        self.features = CoordinatorParts(registry.coordinator_parts(core))
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
         self._frequent: dict[type, Callable[[Member, Any, float], None]] = {
@@ -153,6 +166,9 @@ class Coordinator:
             self._on_message(input.node, input.message, now)
         else:
             self._on_input(input, now)
+        self._drain_requests.grant_leaves(now)
+        for part in self.features:
+            part.advance(now)
         self._drain_requests.advance(now)
         self._advance_checkpoints(now)
         return job.out.take()
@@ -166,7 +182,7 @@ class Coordinator:
             case DrainAsked(node=node, reason=reason):
                 self._drain_requests.drain(node, reason, now)
             case SchemeAsked(scheme=scheme):
-                self.protection.schemes.on_asked(scheme, now)
+                self._on_scheme_asked(scheme, now)
             case CheckpointAsked():
                 self.checkpoints.ask()
             case AuditAsked():
@@ -179,6 +195,17 @@ class Coordinator:
                 self._timeouts.check(now)
             case _ as never:
                 assert_never(never)
+
+    def _on_scheme_asked(self, scheme: Scheme | None, now: float) -> None:
+        """A person says how snapshots are protected or, with None, leaves it to the job."""
+        if scheme is None:
+            for part in self.features:
+                if part.chooses_scheme:
+                    part.choose_scheme_again(now)
+        elif self.schemes.refusal(scheme) is None:
+            is_placed_anew = self.schemes.use(scheme, "asked to", now)
+            for part in self.features:
+                part.on_scheme_asked(is_placed_anew, now)
 
     def _advance_checkpoints(self, now: float) -> None:
         """A write that is asked for at the end of the job begins before the job ends."""
@@ -193,10 +220,9 @@ class Coordinator:
 
     def _discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: this process did not run for so long."""
-        parts = (self._timeouts, self._monitor.hang, self._reachability, self._history.quarantine, self.drains)
-        self.checkpoints.discount_stall(seconds)
-        self.protection.discount_stall(seconds)
-        for keeps_time in parts:
+        history = (self._history.quarantine, self._history.rates)
+        parts = (self._timeouts, self._monitor.hang, self._reachability, *history, self.drains, self.checkpoints)
+        for keeps_time in (*parts, *self.features):
             keeps_time.discount_stall(seconds)
 
     def take_over(self, view: RecoveredView, *, now: float) -> list[CoordinatorEffect]:
@@ -241,8 +267,9 @@ class Coordinator:
             handle(member, message, now)
             return
         match message:
-            case Health():
-                self.protection.on_health(member, message)
+            case FeatureMessage():
+                for part in self.features:
+                    part.on_message(member, message, now)
             case Trainers(trainers=trainers):
                 self._on_trainers(member, trainers)
             case Recording():
@@ -304,7 +331,8 @@ class Coordinator:
             self._drain_requests.replace_straggler(straggler, now)
         if (hang := self._monitor.hang.detect(now)) is not None:
             self._faults.on_hang(hang, now)
-        self.protection.look(now)
+        for part in self.features:
+            part.look(now)
         self.audit.look(now)
         self._move_ranks(self._reachability.check(now), now)
 
@@ -334,7 +362,7 @@ class Coordinator:
 
     def _on_trainers(self, member: Member, trainers: tuple[TrainerInfo, ...]) -> None:
         member.note_trainers(trainers)
-        self._job.note_shares(trainers)
+        self._job.vacancies.on_trainers(trainers)
         if self.phase is Phase.RUNNING:
             self._rehearsals.assign_all()
 
@@ -390,9 +418,9 @@ class Coordinator:
         return self._job.seats
 
     @property
-    def carried(self) -> dict[int, int]:
-        """Positions without processes, and those that carry their ranks (rule 30, carried ranks)."""
-        return self._job.carried
+    def is_full(self) -> bool:
+        """Every position has a node of its own."""
+        return self._job.is_full
 
     @property
     def released(self) -> bool:
@@ -400,14 +428,9 @@ class Coordinator:
         return self._job.released
 
     @property
-    def may_shrink(self) -> bool:
-        """Whether the user allows it (rule 30, carried ranks)."""
-        return self._job.may_shrink
-
-    @property
-    def inexact_from(self) -> int | None:
-        """The step from which on the job has not been bit-identical; None: it is."""
-        return self._job.inexact_from
+    def vacancies(self) -> Vacancies:
+        """What becomes of positions that no node can take."""
+        return self._job.vacancies
 
     @property
     def scheme(self) -> Scheme:
@@ -438,6 +461,12 @@ class Coordinator:
     def has_seat(self, node: str) -> bool:
         """Whether the node is a member that holds ranks."""
         return node in self.members and self.members[node].position is not None
+
+    def refusal_of_scheme(self, scheme: Scheme | None) -> str | None:
+        """Why snapshots cannot be protected in this way or, with None, why the job cannot choose; None: it can."""
+        if scheme is None:
+            return None if self.features.chooses_scheme else NO_CHOICE
+        return self.schemes.refusal(scheme)
 
     def refusal_to_drain(self, node: str) -> str | None:
         """Why this node cannot be drained now; None: it can."""

@@ -14,11 +14,18 @@ from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.membership.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import Outbox
+from deadpool.protocol.coordinator.recovery.global_plan import (
+    SPARES_AWAITED,
+    ClusterView,
+    GlobalPlan,
+    NoPlan,
+    Vacancies,
+)
 from deadpool.protocol.coordinator.recovery.placement import Placement
-from deadpool.protocol.coordinator.recovery.planner import ClusterView, GlobalPlan, NoPlan, choose_seats
+from deadpool.protocol.coordinator.recovery.seats import choose_seats
 from deadpool.protocol.coordinator.recovery.unread_copies import UnreadCopies
 from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.messages import Inventory, OrderMessage, Shares, TrainerInfo
+from deadpool.protocol.messages import Inventory, OrderMessage
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
 
 
@@ -35,7 +42,9 @@ class Phase(Enum):
 
 
 class JobState:
-    def __init__(self, config: CoordinatorConfig, *, term: int, name: str) -> None:
+    def __init__(
+        self, config: CoordinatorConfig, *, term: int, name: str, vacancies: Vacancies = SPARES_AWAITED
+    ) -> None:
         self.settings, self.deadlines, self.layout = config.settings, config.deadlines, config.settings.layout
         self.fault_limit = config.fault_limit
         self.term, self.name = term, name
@@ -43,7 +52,6 @@ class JobState:
         self.cause = ""  # of this generation: every event and every plan names it
         self._cause_count = 0
         self.out = Outbox(self)
-        self._is_alone = config.is_alone
         self.quorum = Quorum(alone=config.is_alone)
         self.commits = Commits(self.layout, config.schedule, self.out)
         self.phase = Phase.FORMING
@@ -53,16 +61,15 @@ class JobState:
         self._closed: list[Inventory | None] = []  # what members froze at the fence before this one
         self.silent = SilentNodes()
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
-        self.guarded: list[str] = []  # nodes that look likely to fail: spares rehearse their ranks first
-        self.held_once_more: set[str] = set()  # of these: nodes whose ranks get a further holder from the next plan on
+        self.rehearsed_first: list[str] = []  # nodes whose ranks spares rehearse before those of others
+        self.held_once_more: set[str] = set()  # nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
         self.seats: tuple[str, ...] = ()  # of the newest plan
         self.asked_scheme = config.scheme or Scheme(copies=self.layout.holders)  # when the job was started
         self.scheme = self.asked_scheme  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
-        self.inexact_from: int | None = None  # the step from which the job has not been bit-identical any more
-        self._shares: dict[int, Shares] = {}  # by rank, as one of its processes has said
+        self.vacancies = vacancies
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
 
@@ -101,8 +108,8 @@ class JobState:
         takeover.
         """
         self.scheme = scheme or self.scheme
-        self.guarded = [each.node for each in self.members.values() if each.position in placement.extra]
-        self.held_once_more = set(self.guarded)
+        self.rehearsed_first = [each.node for each in self.members.values() if each.position in placement.extra]
+        self.held_once_more = set(self.rehearsed_first)
 
     def enter(self, phase: Phase, now: float, patience_s: float) -> None:
         self.phase, self.entered_at, self.phase_deadline = phase, now, now + patience_s
@@ -145,8 +152,8 @@ class JobState:
     def warn_if_no_spare(self) -> None:
         """To be called whenever a node has come, gone, or taken a seat."""
         if self._spare_watch.is_last_gone(self.members.values()):
-            then = "shrinks, if its layout and script allow it" if self.may_shrink else "waits for one"
-            self.out.emit("no_spare", reason=f"no spare is left: after the next loss the job {then}")
+            reason = f"no spare is left: after the next loss the job {self.vacancies.prospect}"
+            self.out.emit("no_spare", reason=reason)
 
     @property
     def unfrozen(self) -> list[str]:
@@ -162,26 +169,23 @@ class JobState:
     def adopt(self, plan: GlobalPlan) -> None:
         self.plan, self.seats = plan, plan.seats
         for member in self.members.values():
-            member.position, member.carries = None, ()  # a node that leaves has given up its own
+            member.position, member.further_positions = None, ()  # a node that leaves has given up its own
+        of_processes = plan.seating.process_positions
         for position, node in enumerate(plan.seats):
-            if position in plan.carried:
-                self.members[node].carries += (position,)
-            else:
+            if of_processes[node] == position:
                 self.members[node].position, self.members[node].has_run = position, True
+            else:
+                self.members[node].further_positions += (position,)
 
     @property
-    def may_shrink(self) -> bool:
-        """Rule 30, carried ranks. With several coordinators each seat has a vote: a carried one would have none."""
-        return self.settings.without_spare == "shrink" and self._is_alone
-
-    def note_shares(self, trainers: Iterable[TrainerInfo]) -> None:
-        """Rule 30, carried ranks: a rank's next process has said nothing before it runs."""
-        self._shares |= {t.rank: t.shares for t in trainers if t.rank is not None and t.shares is not None}
+    def is_full(self) -> bool:
+        """In the newest plan every position has a node of its own. An earlier coordinator's plan is not known: then its
+        seats are full, or there will be another one."""
+        return self.plan is None or self.plan.seating.is_full
 
     @property
-    def carried(self) -> dict[int, int]:
-        """Positions without processes in the newest plan, and those that carry their ranks."""
-        return self.plan.carried if self.plan is not None else {}
+    def seated_nodes(self) -> int:
+        return self.layout.positions if self.is_full else len(set(self.seats))
 
     def release(self) -> None:
         self.released = True
@@ -240,21 +244,20 @@ class JobState:
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
             before=self.plan,
             unread=self.unread.given_up,
-            may_shrink=self.may_shrink,
-            shares=self._shares,
+            vacancies=self.vacancies,
             scheme=self.scheme,
             extra_holders=self.extra_holders,
         )
 
     @property
     def extra_holders(self) -> frozenset[int]:
-        """Positions whose ranks are to have one more holder. A node that leaves takes no guard with it."""
+        """Positions whose ranks are to have one more holder. A node that leaves does not take that with it."""
         nodes = [self.members[node] for node in self.held_once_more if node in self.members]
         return frozenset(each.position for each in nodes if each.position is not None and not each.leaving)
 
     @property
-    def guarded_positions(self) -> list[int]:
-        nodes = [self.members[node] for node in self.guarded if node in self.members]
+    def positions_rehearsed_first(self) -> list[int]:
+        nodes = [self.members[node] for node in self.rehearsed_first if node in self.members]
         return [each.position for each in nodes if each.position is not None and not each.leaving]
 
     def newcomers(self) -> list[tuple[Member, int]]:
@@ -267,7 +270,7 @@ class JobState:
             else:
                 sitting[member.position] = member.node
         seats = choose_seats(self._view_of(may_move), sitting)
-        if isinstance(seats, NoPlan) and not self.may_shrink:
+        if isinstance(seats, NoPlan) and not self.vacancies.may_fill:
             return []
         named = enumerate(seats.seats if isinstance(seats, NoPlan) else seats)
         chosen = [(self.members[node], position) for position, node in named if node is not None]

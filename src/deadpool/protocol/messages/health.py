@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.structs import Message, Value
+from deadpool.protocol.structs import FeatureMessage, Value
 
 SIGNS_AT_MOST = 8
 DETAIL_AT_MOST = 120
@@ -18,7 +18,7 @@ class Sign(Value, frozen=True, kw_only=True):
     detail: str = ""  # in the words of its source
 
 
-class Health(Message, frozen=True, kw_only=True):
+class Health(FeatureMessage, frozen=True, kw_only=True):
     """The signs that a node shows now, none if it is sound. It holds in every generation."""
 
     signs: tuple[Sign, ...]

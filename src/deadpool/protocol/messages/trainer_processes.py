@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.structs import Message, Value
+from deadpool.protocol.structs import FeatureMessage, Message, Value
 from deadpool.protocol.topology import Address
 
 
@@ -28,7 +28,7 @@ class Shares(Value, frozen=True, kw_only=True):
     refused: str = ""  # why no rank of this layout can do the share of another
 
 
-class UsesShares(Message, frozen=True, kw_only=True):
+class UsesShares(FeatureMessage, frozen=True, kw_only=True):
     """The trainer's script asks for its shares of a step, for the first time in this process."""
 
     shares: Shares

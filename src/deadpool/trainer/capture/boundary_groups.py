@@ -8,6 +8,9 @@ from deadpool.host.notes import note
 from deadpool.trainer.process.init_process_group import DefaultGroup
 from deadpool.trainer.process.session import Session
 
+GROUPS = "process groups"
+"""Its name in the boundary record."""
+
 
 class BoundaryGroups:
     """Is captured and restored like any object with a state dict; the restore comes before the groups are rebuilt."""

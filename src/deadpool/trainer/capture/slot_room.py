@@ -19,7 +19,7 @@ has appeared."""
 def ensure(job: Job) -> None:
     """Waits until slots have room for the state: that happens twice in a job."""
     session, state = job.session, job.state
-    longest = max((job.record, *job.carried_records.values()), key=len)
+    longest = max(job.records, key=len)
     if _fits(state.extent(longest), session.core.geometry):
         return
     needed = state.measure()

@@ -174,8 +174,8 @@ class Session:
                     self.core.attach(segment, geometry)
                 case Detach(segment=segment):
                     self._released.append(segment)
-                case Grant(generation=generation, slot=slot, rank=carried):
-                    self.core.grant(generation, slot, carried)
+                case Grant(generation=generation, slot=slot, rank=rank):
+                    self.core.grant(generation, slot, rank)
                 case Final(number=number):
                     self.final_number = number
                 case Reschedule(generation=generation, schedule=schedule):

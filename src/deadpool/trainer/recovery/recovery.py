@@ -13,6 +13,7 @@ another takes its place. A newer fence in any of these stages begins the walk ag
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from deadpool.trainer.control_flow import Restart, Superseded
 from deadpool.trainer.process.device import drain
 from deadpool.trainer.recovery.checked_load import is_record_as_sealed, load_checked
 from deadpool.trainer.recovery.early_load import EarlyLoad, load_what_arrives
+from deadpool.trainer.shares.present_members import present_members
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
@@ -258,7 +260,8 @@ def _rebuild_groups(job: Job, connect: Connect) -> None:
         raise Superseded
     try:
         store = session.rendezvous(connect.store, connect.generation)
-        session.groups.rebuild(store, "groups", after_abort=seen, carried=dict(connect.carried))
+        members = functools.partial(present_members, carried=dict(connect.carried))
+        session.groups.rebuild(store, "groups", after_abort=seen, members=members)
         job.shares.sync.count_all_ranks(bool(connect.carried))
     except (GroupError, RuntimeError) as error:
         session.leave_if_device_broke()

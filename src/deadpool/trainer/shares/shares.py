@@ -20,7 +20,8 @@ from deadpool.snapshot.record.record import decode, encode
 from deadpool.snapshot.state.host_state import HostParts
 from deadpool.snapshot.state.objects import sort_objects
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
-from deadpool.trainer.job_journal import END_S, JobJournal
+from deadpool.trainer.capture.boundary_groups import GROUPS
+from deadpool.trainer.job_journal import END_S, JOURNAL, JobJournal
 from deadpool.trainer.process import torch_check
 from deadpool.trainer.shares.gradient_sync import GradientSync
 from deadpool.trainer.shares.layout import find_shares
@@ -29,7 +30,6 @@ from deadpool.trainer.shares.rules import Makers, SharesDone
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
-GROUPS, JOURNAL = "process groups", "journal"
 """Names of the parts of a boundary record that are each rank's own, whatever the script protects."""
 
 

@@ -210,10 +210,10 @@ class Copies:
         self._slots.ensure_segment(rank_slots, geometry)
         self._slots.release_outgrown()
 
-    def declare_as(self, rank: int, carrier: int | None) -> None:
-        """A carried rank's state has the geometry of its carrier's, once that is known."""
-        if carrier is not None and (geometry := self._slots.geometry.get(carrier)) is not None:
-            self.declare(rank, geometry, self._slots.peers.get(carrier, ()))
+    def declare_as(self, rank: int, other: int) -> None:
+        """This rank's state has the geometry of the other's, once that is known."""
+        if (geometry := self._slots.geometry.get(other)) is not None:
+            self.declare(rank, geometry, self._slots.peers.get(other, ()))
 
     def reserve(self, rank: int, geometry: Geometry) -> None:
         """A spare that has rehearsed a rank allocates the memory for its snapshot ahead: in a recovery it would cost

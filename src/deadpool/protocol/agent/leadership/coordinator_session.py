@@ -5,10 +5,12 @@ Which terms the node has promised to follow is kept in `term_guard.py`.
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.health import HealthMonitor
+from collections.abc import Sequence
+
 from deadpool.protocol.agent.leadership.coordinator_liveness import CoordinatorTimeout
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.leadership.term_guard import TermGuard
+from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
 from deadpool.protocol.causes import EndCause
@@ -24,14 +26,14 @@ class CoordinatorSession:
         guard: TermGuard,
         *,
         heartbeats: Heartbeats,
-        health: HealthMonitor,
+        features: Sequence[AgentPart],
         recordings: NodeRecordings,
         rehearsals: int,
         standby: int,
     ) -> None:
         """The node keeps `rehearsals` trainers for each seat, and `standby` more."""
         self._state, self._guard, self._heartbeats, self._recordings = state, guard, heartbeats, recordings
-        self._health = health
+        self._features = features
         self._liveness, self._rehearsals, self._standby = guard.liveness, rehearsals, standby
         self._standing = False  # trainers were told to stop at a version
         self._leave: Leave | None = None  # sent, and to be sent again to the next coordinator
@@ -47,7 +49,8 @@ class CoordinatorSession:
         state.copies.configure(settings)
         self._heartbeats.begin(settings, now)
         self._recordings.forget_coordinator()
-        self._health.forget_coordinator()
+        for part in self._features:
+            part.on_welcome()
         if first:
             self._start_trainers(settings)
             return

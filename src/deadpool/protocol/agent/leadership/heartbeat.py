@@ -142,8 +142,7 @@ class Heartbeats:
 
     def _send(self, now: float) -> None:
         state = self._state
-        seated = [(t.rank, t) for t in state.trainers.seated() if t.rank is not None and t.has_state]
-        in_loop = [(each, t) for rank, t in seated for each in (rank, *t.carries)]
+        in_loop = [(rank, t) for t in state.trainers.seated() if t.has_state for rank in t.ranks]
         state.tell_coordinator(
             Heartbeat(
                 generation=state.current.generation,

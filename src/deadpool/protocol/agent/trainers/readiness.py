@@ -51,15 +51,15 @@ class Readiness:
         self._store_rank = plan.store_rank
         self._prepared, self._connected = Gathered[Prepared](ranks), Gathered[Connected](ranks)
 
-    def on_prepared(self, prepared: Prepared, carried: Iterable[int] = ()) -> None:
-        """`carried`: ranks that are where this one is (rule 30, carried ranks)."""
-        for rank in carried:
+    def on_prepared(self, prepared: Prepared, further: Iterable[int] = ()) -> None:
+        """`further`: ranks whose work the same process does."""
+        for rank in further:
             self._prepared.add(replace(prepared, rank=rank))
         if self._prepared.add(prepared):
             self._tell_prepared()
 
-    def on_connected(self, connected: Connected, carried: Iterable[int] = ()) -> None:
-        for rank in carried:
+    def on_connected(self, connected: Connected, further: Iterable[int] = ()) -> None:
+        for rank in further:
             self._connected.add(replace(connected, rank=rank))
         if self._connected.add(connected):
             self._tell_connected()

@@ -6,6 +6,8 @@ has the snapshot, or because a holder sends it. None of this happens under a fen
 
 from __future__ import annotations
 
+import itertools
+
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.readiness import Readiness
 from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
@@ -73,16 +75,12 @@ class Seating:
             trainer.under_real_groups = plan.resume is None
             if trainer.store is not None:
                 self._tell_seat(trainer, plan)
-        trainer.carries = self._carried_by(order.rank, plan)
+        trainer.further_ranks = _carried_by(order.rank, plan)
         self._pending_fetches[order.rank] = list(order.fetch)
         if plan.resume is not None:
             self._restore_if_ready(order, plan, plan.resume)
             self._check_source(order, trainer, plan.resume)
         self._fetch_next(order.rank)
-
-    def _carried_by(self, rank: int, plan: Plan) -> tuple[int, ...]:
-        """Rule 30, carried ranks: ranks whose work the process of this one does too."""
-        return tuple(order.rank for order in plan.orders if order.carrier == rank)
 
     def _check_source(self, order: RankOrder, trainer: Trainer, resume: Version) -> None:
         """The plan counts on a live state whose trainer may have ended since the fence was acknowledged."""
@@ -185,7 +183,7 @@ class Seating:
             return
         slot = self._copies.find_own(order.rank, resume)
         keep = order.keep and trainer.stands_at(resume)
-        records = [(rank, self._copies.find_own(rank, resume)) for rank in trainer.carries]
+        records = [(rank, self._copies.find_own(rank, resume)) for rank in trainer.further_ranks]
         carried = tuple((rank, found) for rank, found in records if found is not None)
         if (not keep and slot is None) or len(carried) < len(records):
             return
@@ -215,34 +213,38 @@ class Seating:
         self._trainers.tell_seated(go)
         self._copies.go(self.plan)
         for trainer in self._trainers.seated():
-            self.declare_carried(trainer)
+            self.declare_further(trainer)
         self.grant_slots()
         if self.plan.permit.watermark is not None:
             self._trainers.tell_seated(Final(number=self.plan.permit.watermark.number))
 
-    def declare_carried(self, trainer: Trainer) -> None:
-        """Rule 30, carried ranks: their snapshots have the geometry and the peers of their carrier's."""
-        for rank in trainer.carries if trainer.rank is not None else ():
-            self._copies.declare_as(rank, trainer.rank)
+    def declare_further(self, trainer: Trainer) -> None:
+        """All ranks whose work one process does have snapshots of the same geometry, and the same peers."""
+        for own, rank in itertools.product(trainer.ranks[:1], trainer.further_ranks):
+            self._copies.declare_as(rank, own)
 
     def grant_slots(self) -> None:
         for trainer in self._trainers.seated():
-            if trainer.rank is not None and trainer.has_state:
-                for rank in (trainer.rank, *trainer.carries):
-                    self._grant(trainer, rank)
+            for rank in trainer.ranks if trainer.has_state else ():
+                self._grant(trainer, rank)
 
     def _grant(self, trainer: Trainer, rank: int) -> None:
         for slot in self._copies.grants(rank):
             self._attach(trainer, slot.segment)
-            carried = rank if rank != trainer.rank else None
-            self._trainers.tell(trainer, Grant(generation=self._current.generation, slot=slot, rank=carried))
+            further = rank if rank != trainer.rank else None
+            self._trainers.tell(trainer, Grant(generation=self._current.generation, slot=slot, rank=further))
 
     def _attach(self, trainer: Trainer, segment: int) -> None:
         """The trainer maps a segment once; the file descriptor travels beside the message."""
-        if segment in trainer.attached or trainer.rank is None:
+        if segment in trainer.attached:
             return
         trainer.attached.add(segment)
-        own = (self._copies.own[rank] for rank in (trainer.rank, *trainer.carries))
+        own = (self._copies.own[rank] for rank in trainer.ranks)
         slot = next(s for each in own for ref, s in each.by_ref.items() if ref.segment == segment)
         attach = Attach(segment=segment, geometry=slot.geometry, count=self._copies.slots_per_segment)
         self._state.effects.append(ToTrainer(trainer=trainer.name, message=attach, segment=segment))
+
+
+def _carried_by(rank: int, plan: Plan) -> tuple[int, ...]:
+    """Rule 30, carried ranks: ranks whose work the process of this one does too."""
+    return tuple(order.rank for order in plan.orders if order.carrier == rank)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
+from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.end_watch import EndWatch
 from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
@@ -42,9 +44,9 @@ from deadpool.protocol.messages import (
     TrainerHello,
     TrainerLost,
     TrainerMessage,
-    UsesShares,
     Waits,
 )
+from deadpool.protocol.structs import FeatureMessage
 
 START_ATTEMPTS = 3
 
@@ -65,9 +67,10 @@ class TrainerNews:
         heartbeats: Heartbeats,
         recordings: NodeRecordings,
         end_watch: EndWatch,
+        features: Sequence[AgentPart],
     ) -> None:
         self._state, self._unwinding, self._seating, self._end_watch = state, unwinding, seating, end_watch
-        self._heartbeats, self._recordings = heartbeats, recordings
+        self._heartbeats, self._recordings, self._features = heartbeats, recordings, features
         self._current, self._trainers, self._copies = state.current, state.trainers, state.copies
 
     # --- messages ----------------------------------------------------------------------------------------------------
@@ -98,11 +101,9 @@ class TrainerNews:
                 trainer.exit_reason, trainer.exit_kind = f"script: {error}", FaultKind.SCRIPT
             case DeviceLost(error=error):
                 trainer.exit_reason, trainer.exit_kind = f"device: {error}", FaultKind.DEVICE
-            case UsesShares(shares=shares):
-                trainer.shares = shares
-                if trainer.rank is not None:
-                    self._trainers.shares_of[trainer.rank] = shares
-                self._state.report_trainers()
+            case FeatureMessage():
+                for part in self._features:
+                    part.on_trainer_message(trainer, message)
             case Report():
                 self._state.tell_coordinator(message)
             case _:
@@ -122,7 +123,7 @@ class TrainerNews:
             # steps and captures
             case Stepped(number=number, step_s=step_s):
                 trainer.step, trainer.step_s = number, step_s
-                for each in (rank, *trainer.carries):
+                for each in trainer.ranks:
                     self._heartbeats.on_stepped(each, message, now)
             case Paused(reason=reason):
                 trainer.paused = reason
@@ -131,7 +132,7 @@ class TrainerNews:
             case Declare(geometry=geometry, peers=peers):
                 trainer.has_state = trainer.has_state or unfenced
                 self._copies.declare(rank, geometry, peers)  # fenced or not: the trainer will not send it again
-                self._seating.declare_carried(trainer)
+                self._seating.declare_further(trainer)
                 self._seating.grant_slots()
             case Captured() if unfenced:
                 self._copies.on_captured(rank if message.rank is None else message.rank, message)
@@ -151,7 +152,7 @@ class TrainerNews:
                 self._unwinding.report_hung(rank, found)
             case Halted(live=live):
                 trainer.halting, trainer.live = False, live
-                self._free_grants(trainer, rank)
+                self._free_grants(trainer)
                 self._unwinding.acknowledge_if_frozen()
             case CopyLost(rank=damaged, version=version):
                 self._copies.drop_damaged(damaged, version)
@@ -160,9 +161,9 @@ class TrainerNews:
                 self._seating.report_lost(rank, FaultKind.DAMAGED, reason)
             case Prepared() if unfenced:
                 trainer.has_state = True
-                self._seating.readiness.on_prepared(message, trainer.carries)
+                self._seating.readiness.on_prepared(message, trainer.further_ranks)
             case Connected() if unfenced:
-                self._seating.readiness.on_connected(message, trainer.carries)
+                self._seating.readiness.on_connected(message, trainer.further_ranks)
             case Standing() | Finished() if unfenced:
                 self._tell_of_all(trainer, message)
             # the end of the script
@@ -178,14 +179,14 @@ class TrainerNews:
                 assert_never(never)
 
     def _tell_of_all(self, trainer: Trainer, message: Ended | Standing | Finished) -> None:
-        """Rule 30, carried ranks: they are where their carrier is."""
+        """All ranks whose work one process does are at the same point."""
         self._state.tell_coordinator(message)
-        for rank in trainer.carries:
+        for rank in trainer.further_ranks:
             self._state.tell_coordinator(replace(message, rank=rank))
 
-    def _free_grants(self, trainer: Trainer, rank: int) -> None:
-        for each in (rank, *trainer.carries):
-            self._copies.on_writer_ended(each)
+    def _free_grants(self, trainer: Trainer) -> None:
+        for rank in trainer.ranks:
+            self._copies.on_writer_ended(rank)
 
     # --- when one ends -----------------------------------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ class TrainerNews:
 
     def _on_seated_exit(self, trainer: Trainer, rank: int, code: int, reason: str) -> None:
         fenced = self._current.is_fenced
-        self._free_grants(trainer, rank)
+        self._free_grants(trainer)
         if trainer.released or (code == 0 and not fenced):
             code = code if trainer.exit_code is None else trainer.exit_code
             self._tell_of_all(trainer, Ended(generation=self._current.generation, rank=rank, code=code))

@@ -58,10 +58,13 @@ class Trainer:
     activity_changed: float = 0.0
     activity_since: float = 0.0
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
-    carries: tuple[
-        int, ...
-    ] = ()  # ranks without a process of their own, whose work it does too (rule 30, carried ranks)
+    further_ranks: tuple[int, ...] = ()  # without a process of their own: it does their work too
     shares: Shares | None = None  # once its script has asked for its shares of a step
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those whose work it does, if it has a seat: its own first."""
+        return () if self.rank is None else (self.rank, *self.further_ranks)
 
     def take_back_release(self) -> None:
         """Rule 33 (a fence takes the release back): if it ends now, its rank is to be done by another process."""

@@ -13,8 +13,8 @@ from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
+from deadpool.protocol.coordinator.recovery.global_plan import GlobalPlan
 from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement
-from deadpool.protocol.coordinator.recovery.planner import GlobalPlan
 from deadpool.protocol.identity import NO_GENERATION, Version
 from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.topology import Layout, Schedule

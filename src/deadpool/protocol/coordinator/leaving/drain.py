@@ -64,7 +64,8 @@ class Drain:
     attempts: int = 1
     standing: set[int] = field(default_factory=set)  # ranks
     sealed: set[int] = field(default_factory=set)  # ranks
-    grows: bool = False  # rule 30, carried ranks: `node` stays, and gives only ranks that it carries to spares
+    kind: str = "drain"  # what its cause and its events are named by
+    stays: bool = False  # `node` keeps the ranks of its own position, and gives those of further ones to spares
 
     def facts(self) -> dict[str, Any]:
         """Describes the drain for status."""
@@ -87,16 +88,14 @@ class Drains:
         ranks = list(self._job.layout.ranks_at(member.position))
         self._job.out.emit("drain", node=member.node, ranks=ranks, successor=drain.successor, reason=reason)
 
-    def begin_growth(self, position: int, now: float) -> None:
-        """Rule 30, carried ranks: spares are there for some of them. They get their ranks as from a node that
-        leaves."""
-        assert self.current is None
-        carrier, deadline = self._job.seats[position], now + self._patience_s
-        self.current = drain = Drain(carrier, position, "a spare can take ranks that it carries", deadline, grows=True)
+    def begin_moves(self, drain: Drain) -> None:
+        """To all spares that a plan would seat now, from a node that stays."""
+        assert self.current is None and drain.stays
+        self.current = drain
         for successor, taken in self._job.newcomers():
             successor.reserved_position = taken
             self._rehearsals.rehearse_position(successor, taken)
-            if taken == position:
+            if taken == drain.position:
                 drain.successor = successor.node
 
     def begin_reconfiguration(self, reason: str, now: float) -> None:
@@ -189,7 +188,7 @@ class Drains:
         return in_loop == self._job.layout.world_size
 
     def _is_ready(self, drain: Drain) -> bool:
-        if drain.grows:
+        if drain.stays:
             return all(self._has_rehearsed(successor, position) for successor, position in self._job.newcomers())
         if drain.successor is None or drain.position is None:
             return True  # no rank moves
@@ -240,7 +239,7 @@ class Drains:
         drain = self.current
         if drain is None:
             return
-        if drain.node is None or drain.grows or drain.node not in self._job.members:
+        if drain.node is None or drain.stays or drain.node not in self._job.members:
             self.forget()
         elif drain.node in self._job.seats:
             self.give_up("after a fault there was no spare left to take its ranks")
@@ -258,7 +257,7 @@ class Drains:
         if drain.node is None:
             self._job.out.emit("reconfiguration_failed", reason=reason)
         else:
-            self._job.out.emit("growth_failed" if drain.grows else "drain_failed", node=drain.node, reason=reason)
+            self._job.out.emit(f"{drain.kind}_failed", node=drain.node, reason=reason)
         self.forget()
 
     def forget(self) -> None:

@@ -12,7 +12,6 @@ from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.membership import Membership
 from deadpool.protocol.coordinator.membership.stragglers import Straggler
 from deadpool.protocol.coordinator.recovery.fencing import Fencing
-from deadpool.protocol.coordinator.recovery.planner import carried_by_a_plan
 from deadpool.protocol.messages import Shutdown
 
 
@@ -20,7 +19,6 @@ class DrainRequests:
     def __init__(self, job: JobState, drains: Drains, fencing: Fencing, membership: Membership) -> None:
         self._job, self._drains = job, drains
         self._fencing, self._membership = fencing, membership
-        self._grows_from = 0.0  # no attempt to give carried ranks to spares before this time
         self._replaced: set[int] = set()  # positions that a straggler has been drained from without being asked
 
     # --- whether a node may leave now ---------------------------------------------------------------------------------
@@ -71,13 +69,13 @@ class DrainRequests:
 
     # --- after every input --------------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> None:
-        job = self._job
-        if job.leave_requests:
+    def grant_leaves(self, now: float) -> None:
+        """Before anything else may move ranks."""
+        if self._job.leave_requests:
             self._grant_leave(now)
-        if job.carried and self._drains.current is None and now >= self._grows_from:
-            self._grow_if_possible(now)
-        drain = self._drains.current
+
+    def advance(self, now: float) -> None:
+        job, drain = self._job, self._drains.current
         if drain is None or job.phase is not Phase.RUNNING:
             return
         if job.released:
@@ -90,18 +88,6 @@ class DrainRequests:
                 member = job.members[drain.node]
                 self._drains.forget()
                 self._membership.dismiss(member, drain.reason, now)
-
-    def _grow_if_possible(self, now: float) -> None:
-        """Rule 30, carried ranks: as soon as a plan would carry fewer ranks, and the job is protected meanwhile."""
-        job = self._job
-        spares = [m for m in job.members.values() if m.is_spare and not m.quarantined and m.trainers]
-        if not spares or not job.can_drain or not job.commits.protected:
-            return
-        wanted = carried_by_a_plan(job.view())
-        self._grows_from = now + job.settings.heartbeat_s  # a view of thousands of nodes takes time
-        if len(wanted) < len(job.carried):
-            self._grows_from = now + job.deadlines.prepare_s  # if it fails
-            self._drains.begin_growth(min(set(job.carried) - set(wanted)), now)
 
     def _grant_leave(self, now: float) -> None:
         """A node that was told to end has some time, but not for ever. Where no node can take its ranks it is sent away
@@ -128,7 +114,7 @@ class DrainRequests:
             job.out.emit("reconfiguration", step=drain.number, reason=drain.reason)
             self._fencing.fence(now)
             return
-        job.name_cause("growth" if drain.grows else "drain")
+        job.name_cause(drain.kind)
         ranks = list(job.layout.ranks_at(drain.position))
         job.out.emit("handover", node=drain.node, step=drain.number, reason=drain.reason, ranks=ranks)
         self._fencing.fence(now)

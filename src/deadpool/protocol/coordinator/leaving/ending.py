@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
-from deadpool.protocol.coordinator.recovery.planner import ClusterView, index_inventories
+from deadpool.protocol.coordinator.recovery.global_plan import ClusterView
+from deadpool.protocol.coordinator.recovery.planner import index_inventories
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Durable, Salvage, Salvaged, Shutdown
 

@@ -38,14 +38,14 @@ class RunMonitor:
             self._interval_controller.adjust(now)
         if beat.work_times:
             self.stragglers.on_work_times(beat.work_times)
-        if not round_is_over or self._job.carried:
-            return None  # a rank that carries another is slower, and no straggler
+        if not round_is_over or not self._job.is_full:
+            return None  # a process that does the work of several ranks is slower, and no straggler
         return self.stragglers.compare(self._job.seats)
 
     def _count_heartbeat(self) -> bool:
         """Whether it ends a round."""
         self._heartbeats += 1
-        if self._heartbeats < self._job.layout.positions - len(self._job.carried):
+        if self._heartbeats < self._job.seated_nodes:
             return False
         self._heartbeats = 0
         return True

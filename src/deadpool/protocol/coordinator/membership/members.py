@@ -6,14 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Health, Inventory, Plan, TrainerInfo
+from deadpool.protocol.messages import Inventory, Plan, TrainerInfo
 from deadpool.protocol.quorum import Voter
 from deadpool.protocol.topology import Address, Layout
-
-SOUND_HEALTH = Health(signs=())
-"""The health of a node that has told nothing else."""
 
 
 @dataclass(slots=True)
@@ -27,7 +23,7 @@ class Member:
     heard: float
     rack: str | None = None
     position: int | None = None
-    carries: tuple[int, ...] = ()  # positions without processes, whose ranks this node's processes carry
+    further_positions: tuple[int, ...] = ()  # without processes of their own; it is the home of their ranks' copies
     has_run: bool = False  # it had a seat, under this or an earlier coordinator: a recovery may need its copies
     trainers: tuple[TrainerInfo, ...] = ()
     all_seated: bool = False  # every trainer that it reported has a seat: there is none to rehearse with
@@ -38,7 +34,7 @@ class Member:
     paused: dict[int, str] = field(default_factory=dict)  # rank -> why
     quarantined: bool = False
     cut_off: bool = False  # it did not reach another node, and may still not
-    health: Health = SOUND_HEALTH  # as it was last told
+    doubted: bool = False  # another node is better, for what a feature has been told of this one
     leaving: bool = False  # on purpose: its ranks go to a spare as soon as one can take them
     reserved_position: int | None = None  # this spare is to take it from a node that leaves
     voter: Voter = field(init=False)
@@ -59,19 +55,14 @@ class Member:
         return self.position is None and not self.leaving
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
-        """Returns the ranks whose home this node is, also those that have no process of their own."""
-        positions = () if self.position is None else (self.position, *self.carries)
+        """Those whose home this node is, also those that have no process of their own."""
+        positions = () if self.position is None else (self.position, *self.further_positions)
         return tuple(rank for position in positions for rank in layout.ranks_at(position))
 
     def has_missed_one_before(self, plan: Plan) -> bool:
         """Whether a generation has gone whose plan this node has not heard. Then it forgets its recordings with this
         plan, as the script may have begun anew in that one."""
         return self.planned_in is not None and self.planned_in < plan.changes.since
-
-    @property
-    def looks_ill(self) -> bool:
-        """Tells whether the node is likely to fail: another spare is better."""
-        return bool(self.health.signs) and gravest(self.health.signs) >= LIKELY
 
     def view(self, *, recalled: bool = False) -> NodeView:
         return NodeView(
@@ -84,7 +75,7 @@ class Member:
             quarantined=self.quarantined,
             cut_off=self.cut_off,
             recalled=recalled,
-            looks_ill=self.looks_ill,
+            doubted=self.doubted,
             leaving=self.leaving,
             planned_in=self.planned_in,
         )

@@ -39,7 +39,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     quarantined: bool = False  # it is seated only where no other node is left
     cut_off: bool = False  # another node is better
     recalled: bool = False  # it has no seat, and without it a plan would have no majority
-    looks_ill: bool = False  # another node is better, and a node that leaves on purpose does not hand over to it
+    doubted: bool = False  # another node is better, and a node that leaves on purpose does not hand over to it
     leaving: bool = False  # it gives up its position where a spare can take it
     planned_in: Generation | None = None  # the newest plan that it has acknowledged its part of
 

@@ -7,82 +7,18 @@ and never evidence.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.coding import NodeGroup, Scheme
-from deadpool.protocol.coordinator.protection.coding_groups import Rack
-from deadpool.protocol.coordinator.protection.shrink import Shrunk, place_shrunk, shrink
+from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan, Seats
 from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
-from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement, place
-from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import (
-    Fetch,
-    Holder,
-    Permit,
-    Plan,
-    RankOrder,
-    Shares,
-)
+from deadpool.protocol.coordinator.recovery.seats import seats_for
+from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import Holder, Permit, Plan, RankOrder
 from deadpool.protocol.quorum import Changes
-from deadpool.protocol.topology import Layout, Schedule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
-    """Everything that a plan may be made from. `nodes` are in order of joining, so that equal spares are taken in that
-    order."""
-
-    layout: Layout
-    generation: Generation
-    cause: str
-    nodes: tuple[NodeView, ...]
-    watermark: Version | None
-    schedule: Schedule
-    committed: bool = True  # False: the watermark is only where a young job resumed, and would be no loss
-    placement: Placement = NO_PLACEMENT  # of the plan before
-    before: GlobalPlan | None = None  # that plan, where it is known
-    scheme: Scheme | None = None  # None: as many copies as the layout has holders
-    extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
-    checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
-    unread: frozenset[Fetch] = frozenset()  # what newcomers could not get from the sources that inventories name
-    may_shrink: bool = False  # ranks of positions that no spare can take may be carried by others
-    shares: Mapping[int, Shares] = field(default_factory=dict)  # by rank, as an earlier process of it has said
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalPlan:
-    """The plan for all nodes; `parts` is what each of them is told."""
-
-    generation: Generation
-    seats: tuple[str, ...]  # the node at each position
-    placement: Placement
-    resume: Version | None
-    permit: Permit
-    store_rank: int
-    parts: dict[str, Plan]
-    checkpoint: str = ""  # the durable checkpoint that every rank's state comes from
-    carried: dict[int, int] = field(default_factory=dict)  # positions without processes -> those that carry their ranks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoPlan:
-    """Why there is no plan. With `missing_nodes` a spare would help; with `ranks` only a durable checkpoint would.
-
-    A job that never committed a version has nothing to lose: its plan is to start from its first line.
-    """
-
-    reason: str
-    missing_nodes: int = 0
-    ranks: tuple[int, ...] = ()
-    seats: tuple[str | None, ...] = ()  # with `missing_nodes`: None where a node is missing
-    why_not_shrunk: str = ""  # with `missing_nodes`, where the job may shrink
-
 
 ChangesBy = Callable[[tuple[str, ...]], Changes]
 
@@ -93,8 +29,8 @@ def _unknown(seats: tuple[str, ...]) -> Changes:
 
 def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPlan:
     """`changes` says what a choice of seats means for the nodes that elect the next coordinator."""
-    seats, carried = _seats_or_shrunk(view)
-    index = _index(view, seats, carried)
+    seats = seats_for(view)
+    index = _index(view, seats)
     resume = _newest_common(index, view)
     if resume is None and view.checkpoint is not None:
         resume = index.count_checkpoint(view.checkpoint, view.generation)
@@ -102,9 +38,9 @@ def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPla
         return _no_common_version(index, view.watermark)  # found before the job waits for a spare: none would help
     if isinstance(seats, NoPlan):
         return seats
-    if carried and resume is None:
-        return _too_early(view)
-    return _PlanBuilder(view, seats, resume, index, carried).build(changes(seats))
+    if resume is None and (refusal := seats.refusal_without_version()) is not None:
+        return refusal
+    return _PlanBuilder(view, seats, resume, index).build(changes(seats.nodes))
 
 
 def _newest_common(index: InventoryIndex, view: ClusterView) -> Version | None:
@@ -118,38 +54,15 @@ def _newest_common(index: InventoryIndex, view: ClusterView) -> Version | None:
     return index.newest_common()
 
 
-def carried_by_a_plan(view: ClusterView) -> dict[int, int]:
-    """The positions that a plan made now would leave without processes."""
-    return _seats_or_shrunk(view)[1]
-
-
-def _too_early(view: ClusterView) -> NoPlan:
-    seats = choose_seats(view)
-    assert isinstance(seats, NoPlan)
-    return dataclasses.replace(seats, why_not_shrunk="no version is left that a carrier could begin from")
-
-
-def _seats_or_shrunk(view: ClusterView) -> tuple[tuple[str, ...] | NoPlan, dict[int, int]]:
-    """Rule 30, carried ranks: positions that no spare can take are carried, where that is allowed and sound."""
-    seats = choose_seats(view)
-    if not isinstance(seats, NoPlan) or not view.may_shrink:
-        return seats, {}
-    scheme = view.scheme or Scheme(copies=view.layout.holders)
-    shrunk = shrink(view.layout, seats.seats, view.nodes, scheme, view.shares)
-    if isinstance(shrunk, Shrunk):
-        return shrunk.seats, shrunk.carried
-    return dataclasses.replace(seats, why_not_shrunk=shrunk), {}
-
-
 def index_inventories(view: ClusterView) -> InventoryIndex:
-    return _index(view, *_seats_or_shrunk(view))
+    return _index(view, seats_for(view))
 
 
-def _index(view: ClusterView, seats: tuple[str, ...] | NoPlan, carried: Mapping[int, int]) -> InventoryIndex:
-    gone = frozenset() if isinstance(seats, NoPlan) else {n.node for n in view.nodes if n.leaving} - set(seats)
-    if carried and not isinstance(seats, NoPlan):
-        stays = {seat: position for position, seat in enumerate(seats) if position not in carried}
-        gone |= {node.node for node in view.nodes if stays.get(node.node) != node.position}
+def _index(view: ClusterView, seats: Seats | NoPlan) -> InventoryIndex:
+    gone: set[str] = set()
+    if not isinstance(seats, NoPlan):
+        gone = {node.node for node in view.nodes if node.leaving} - set(seats.nodes)
+        gone.update(seats.moved(view.nodes))
     return index_nodes(view.layout, view.nodes, frozenset(gone))
 
 
@@ -159,101 +72,17 @@ def _no_common_version(index: InventoryIndex, watermark: Version) -> NoPlan:
     return NoPlan(reason=f"every copy of version {watermark} is lost for rank {names}", ranks=lost)
 
 
-def choose_seats(view: ClusterView, sitting: Mapping[int, str] | None = None) -> tuple[str, ...] | NoPlan:
-    """A node keeps its position. An empty position gets the spare that is ready soonest and, among equals, the one
-    whose rack moves the fewest copies.
-
-    A node that leaves gives its position to a spare that no empty position needs, or keeps it. A node whose position is
-    given away, but that has not left yet, is better than none. A recalled node gets a seat before any spare.
-
-    `sitting`: positions of nodes that the view leaves out, because nothing moves them.
-    """
-    seats: list[str | None] = list(map((sitting or {}).get, range(view.layout.positions)))
-    given_up: dict[int, str] = {}
-    for node in view.nodes:
-        if node.position is not None and node.leaving:
-            given_up[node.position] = node.node
-        elif node.position is not None:
-            seats[node.position] = node.node
-    recalled = [node for node in view.nodes if node.recalled]
-    others = [node for node in view.nodes if node.position is None and not node.recalled]
-    spares = [node for node in others if not node.leaving]
-    parting = [node for node in others if node.leaving]
-    for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
-        seats[position] = _take(recalled or spares or parting, view, position)
-    healthy = [node for node in spares if not (node.quarantined or node.looks_ill)]
-    for position, stays in sorted(given_up.items()):
-        seats[position] = _take(healthy, view, position) or stays
-    if None in seats:
-        return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None), seats=tuple(seats))
-    return tuple(seat for seat in seats if seat is not None)
-
-
-def _take(spares: list[NodeView], view: ClusterView, position: int) -> str | None:
-    if not spares:
-        return None
-    best = min(spares, key=lambda spare: _preference(spare, view, position))
-    spares.remove(best)
-    return best.node
-
-
-def _no_spare(seats: list[str | None]) -> str:
-    empty = [str(p) for p, seat in enumerate(seats) if seat is None]
-    return f"no spare node left for position {', '.join(empty)}"
-
-
-def _preference(
-    spare: NodeView, view: ClusterView, position: int
-) -> tuple[bool, bool, bool, tuple[int, int], bool, int]:
-    """A node that has come back sits where it sat, if nothing else makes a difference: its copies are there."""
-    was_elsewhere = not any(view.layout.position_of(copy.seal.rank) == position for copy in spare.inventory.own)
-    readiness, moves = _readiness(spare, view.layout, position), _moves(spare, view, position)
-    return (spare.quarantined, spare.cut_off, spare.looks_ill, readiness, was_elsewhere, moves)
-
-
-def _readiness(spare: NodeView, layout: Layout, position: int) -> tuple[int, int]:
-    """Fewer ranks to rehearse anew come first, then fewer processes that are still starting."""
-    ranks = set(layout.ranks_at(position))
-    rehearsed = {t.rank for t in spare.trainers if t.state in ("parked", "rehearsing")}
-    starting = sum(t.state == "starting" for t in spare.trainers)
-    return (len(ranks - rehearsed), starting)
-
-
-def _moves(spare: NodeView, view: ClusterView, position: int) -> int:
-    """Copies that would have to move because of the rack that this spare stands in."""
-    return view.placement.would_move(position, spare.rack) if view.placement.racks else 0
-
-
 class _PlanBuilder:
     """Writes the part of every node."""
 
-    def __init__(
-        self,
-        view: ClusterView,
-        seats: tuple[str, ...],
-        resume: Version | None,
-        index: InventoryIndex,
-        carried: dict[int, int],
-    ) -> None:
-        self.view, self.seats, self.resume, self.index, self.carried = view, seats, resume, index, carried
+    def __init__(self, view: ClusterView, seats: Seats, resume: Version | None, index: InventoryIndex) -> None:
+        self.view, self.resume, self.index = view, resume, index
+        self.seating, self.seats = seats, seats.nodes
         self.nodes = {node.node: node for node in view.nodes}
         self.floor = self._floor()
         self.scheme = view.scheme or Scheme(copies=view.layout.holders)
-        self.placement = self._place([self.nodes[seat].rack for seat in seats])
-        self._position = {node: position for position, node in enumerate(seats) if position not in carried}
-        self._carries: dict[int, list[int]] = {}  # the positions that each position carries
-        for position, carrier in carried.items():
-            self._carries.setdefault(carrier, []).append(position)
-
-    def _place(self, racks: list[Rack]) -> Placement:
-        """Places copies. After a plan with carried ranks they are placed as if they had never been placed: two
-        positions of one node had the same holders."""
-        before = self.view.before
-        if self.carried:
-            return place_shrunk(racks, self.scheme, self.carried)
-        was_shrunk = before is not None and bool(before.carried)
-        known = NO_PLACEMENT if was_shrunk else self.view.placement
-        return place(racks, self.scheme, known, self.view.extra_holders)
+        self.placement = seats.place(view, [self.nodes[seat].rack for seat in seats.nodes], self.scheme)
+        self._position = seats.process_positions
 
     def _floor(self) -> Version | None:
         """The oldest version that the job may go back to. A watermark that some rank has lost is none (rule 13, a plan
@@ -276,11 +105,9 @@ class _PlanBuilder:
         )
         as_before = replace(common, as_of=view.before.generation) if view.before is not None else common
         undisturbed = self._undisturbed(view.before) if view.before is not None else {}
-        if self.carried or (view.before is not None and view.before.carried):
-            undisturbed = {}  # what a node carries is in its part
         return GlobalPlan(
             generation=view.generation,
-            seats=self.seats,
+            seating=self.seating,
             placement=self.placement,
             resume=self.resume,
             permit=common.permit,
@@ -290,7 +117,6 @@ class _PlanBuilder:
                 for node in view.nodes
             },
             checkpoint=self.index.checkpoint_at(self.resume),
-            carried=self.carried,
         )
 
     def _part(self, node: NodeView, common: Plan) -> Plan:
@@ -330,6 +156,8 @@ class _PlanBuilder:
 
     def _undisturbed(self, before: GlobalPlan) -> dict[str, int]:
         """Nodes that sit where they sat, send copies where they sent them, and know the plan before; with positions."""
+        if not (self.seating.is_full and before.seating.is_full):
+            return {}  # what a node does for further ranks is in its part
         now, then = self.placement, before.placement
         disturbed = {p for p, seat in enumerate(self.seats) if not self._sat_there(seat, p, before)}
         if now is not then:
@@ -390,14 +218,7 @@ class _PlanBuilder:
         position = self._position.get(node)
         ranks = self.view.layout.ranks_at(position) if position is not None else range(0)
         own = [self._order(node, rank) for rank in ranks]
-        return (*own, *self._carried_orders(node, position))
-
-    def _carried_orders(self, node: str, position: int | None) -> Iterator[RankOrder]:
-        """A carried rank comes with its copies, as a newcomer's does; its record is loaded by its carrier."""
-        layout = self.view.layout
-        for carried in self._carries.get(position, ()) if position is not None else ():
-            for rank, carrier in zip(layout.ranks_at(carried), layout.ranks_at(self.carried[carried]), strict=True):
-                yield replace(self._order(node, rank), keep=False, carrier=carrier)
+        return (*own, *self.seating.further_orders(self.view.layout, position, functools.partial(self._order, node)))
 
     def _order(self, node: str, rank: int) -> RankOrder:
         if self.resume is None or self.floor is None:

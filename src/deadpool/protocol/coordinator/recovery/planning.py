@@ -11,7 +11,8 @@ from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.hang import HangMonitor
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
-from deadpool.protocol.coordinator.recovery.planner import ClusterView, GlobalPlan, NoPlan, plan
+from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan
+from deadpool.protocol.coordinator.recovery.planner import plan
 from deadpool.protocol.coordinator.recovery.resumption import Resumption
 
 ISOLATION_TIMEOUTS = 4
@@ -64,8 +65,8 @@ class Planning:
     def plan(self, now: float) -> None:
         job = self._job
         match plan(self._view(), job.changes_by):
-            case NoPlan(missing_nodes=missing, reason=reason, why_not_shrunk=why_not) if missing:
-                self.wait.for_spare(f"{reason}; the job cannot shrink: {why_not}" if why_not else reason, now)
+            case NoPlan(missing_nodes=missing, reason=reason) if missing:
+                self.wait.for_spare(reason, now)
             case NoPlan(reason=reason) if job.silent.may_return:
                 self.wait.for_return(reason, now)
             case NoPlan(reason=reason, ranks=ranks):

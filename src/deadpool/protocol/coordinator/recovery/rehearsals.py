@@ -33,7 +33,7 @@ class Rehearsals:
         members = [member for member in nodes if member.position is None or not member.all_seated]
         for member in members:
             self._send_rehearsed(member)
-        for member, assignment in assignments(members, self._job.layout, self._job.guarded_positions):
+        for member, assignment in assignments(members, self._job.layout, self._job.positions_rehearsed_first):
             self._order(member, assignment)
 
     def take_over(self) -> None:
@@ -57,8 +57,8 @@ class Rehearsals:
     # --- recordings ---------------------------------------------------------------------------------------------------
 
     def on_recording(self, member: Member, recording: Recording) -> None:
-        """A node that neither seats the rank nor carries it has nothing to say of it."""
-        if self._job.layout.position_of(recording.rank) in (member.position, *member.carries):
+        """A node that is not the rank's home has nothing to say of it."""
+        if self._job.layout.position_of(recording.rank) in (member.position, *member.further_positions):
             self._job.out.send_each(self._recordings.renew(member.node, recording), recording)
 
     def send_recordings(self, node: str, ranks: Sequence[int]) -> None:
@@ -135,15 +135,15 @@ class RecordingCache:
 
 
 def assignments(
-    members: list[Member], layout: Layout, guarded: Sequence[int] = ()
+    members: list[Member], layout: Layout, urgent: Sequence[int] = ()
 ) -> Iterator[tuple[Member, Assignment]]:
-    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks. A guarded
-    position that no spare would rehearse in turn is rehearsed by the first spare that rehearses no other guarded
+    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks. An urgent
+    position that no spare would rehearse in turn is rehearsed by the first spare that rehearses no other urgent
     one."""
     order = far_apart(layout.positions)
     spares = [each for each in members if each.position is None and not (each.quarantined or each.leaving)]
     in_turn = sum(max(1, len(each.trainers) // layout.per_node) for each in spares)
-    waiting = [position for position in guarded if position not in order[:in_turn]]
+    waiting = [position for position in urgent if position not in order[:in_turn]]
     first = 0
     for member in members:
         if member.position is None and (member.quarantined or member.leaving):
@@ -154,7 +154,7 @@ def assignments(
         sets = max(1, len(member.trainers) // layout.per_node)
         positions = [order[(first + i) % layout.positions] for i in range(sets)]
         first += sets
-        if waiting and positions[-1] not in guarded:
+        if waiting and positions[-1] not in urgent:
             positions = [*positions[:-1], waiting.pop(0)]
         reserved = member.reserved_position
         if reserved is not None:

@@ -11,7 +11,7 @@ from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.hang import HangMonitor
 from deadpool.protocol.coordinator.membership.members import Member, steps_lost
-from deadpool.protocol.coordinator.recovery.planner import GlobalPlan
+from deadpool.protocol.coordinator.recovery.global_plan import GlobalPlan
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Ended, Finished, Go, NodeConnected, NodePrepared, Release
@@ -72,7 +72,8 @@ class Resumption:
     # --- the plan -----------------------------------------------------------------------------------------------------
 
     def carry_out(self, plan: GlobalPlan, now: float) -> None:
-        job, resume, carried_before = self._job, plan.resume, self._job.carried
+        job, resume = self._job, plan.resume
+        before = job.plan.seating if job.plan is not None else None
         job.adopt(plan)
         self._drains.on_plan()
         job.out.emit(
@@ -83,30 +84,13 @@ class Resumption:
             lost_steps=steps_lost(job.members.values(), resume),
             checkpoint=plan.checkpoint or None,
         )
-        if plan.carried or carried_before:
-            self._report_size(plan, carried_before)
+        job.vacancies.on_plan(plan, before, job.layout, job.out)
         job.commits.adopt(plan, job.members.values())
         if resume is None:
             self._rehearsals.discard_recordings()
         self._send_parts(plan)
         patience_s = job.deadlines.prepare_s + (CHECKPOINT_READ_S if plan.checkpoint else 0.0)
         job.enter(Phase.PREPARING, now, patience_s)
-
-    def _report_size(self, plan: GlobalPlan, before: dict[int, int]) -> None:
-        """Rule 30, carried ranks: from the first such plan on the job is not bit-identical to an undisturbed one."""
-        job, step = self._job, plan.resume.number if plan.resume else 0
-        if plan.carried and job.inexact_from is None:
-            job.inexact_from = step
-        if plan.carried == before:
-            return
-        job.out.emit(
-            "shrunk" if set(plan.carried) - set(before) else "grown",
-            step=step,
-            nodes=len(set(plan.seats)),
-            of=job.layout.positions,
-            carried={str(rank): carrier for rank, carrier in _carried_ranks(job)},
-            inexact_from=job.inexact_from,
-        )
 
     def _send_parts(self, plan: GlobalPlan) -> None:
         quorum, voters = self._job.quorum, self._job.voters
@@ -134,7 +118,8 @@ class Resumption:
         job.out.emit("prepared")
         if not agreed:
             job.out.emit("renegotiate")
-        job.send_seats(Connect(generation=job.generation, store=store, agreed=agreed, carried=_carried_ranks(job)))
+        connect = Connect(generation=job.generation, store=store, agreed=agreed)
+        job.send_seats(job.plan.seating.connect(connect, job.layout))
         if job.plan.resume is None:
             job.silent.seats_may_run(job.seats)  # a script at its first line does not wait for Go
         job.enter(Phase.CONNECTING, now, job.deadlines.connect_s)
@@ -228,9 +213,3 @@ def _told(failed: dict[int, int], *, loop_is_over: bool) -> str:
     """`failed` are exit codes by rank. A loop that is over tells the reader that no step has to be done again."""
     codes = ", ".join(f"rank {rank} ended with code {code}" for rank, code in failed.items())
     return f"{codes} after its loop was over (all steps are done)" if loop_is_over else codes
-
-
-def _carried_ranks(job: JobState) -> tuple[tuple[int, int], ...]:
-    """Rule 30, carried ranks: each rank without a process, and the rank that carries it."""
-    pairs = ((job.layout.ranks_at(p), job.layout.ranks_at(carrier)) for p, carrier in sorted(job.carried.items()))
-    return tuple(pair for ranks, carriers in pairs for pair in zip(ranks, carriers, strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from deadpool.protocol.coordinator.recovery.planner import GlobalPlan
+from deadpool.protocol.coordinator.recovery.global_plan import GlobalPlan
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Fetch
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deadpool.protocol.agent.copies.slots import RankSlots
-from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.health import COUNTERS, GAUGES, REPEATS, CounterRule, GaugeRule, HealthSample
+from deadpool.protocol.inputs import FeatureInput, HealthSampled
 from deadpool.protocol.messages import Health, Sign
 from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
 
@@ -24,9 +25,9 @@ TOLERANCE = 0.2
 """The share by which figures of memory have to change to be told again."""
 
 
-class HealthMonitor:
-    def __init__(self, state: AgentState) -> None:
-        self._state = state
+class HealthMonitor(AgentPart):
+    def __init__(self, core: AgentCore) -> None:
+        self._state = core.state
         self._sample = HealthSample()
         self._counted: dict[str, int] = {}
         self._episodes: dict[str, list[float]] = {}  # by kind: when each began
@@ -34,8 +35,8 @@ class HealthMonitor:
         self._high_once: set[str] = set()  # gauges that were high at the last look only
         self._sent: Health | None = None
 
-    def forget_coordinator(self) -> None:
-        """The one that welcomes the node has been told nothing."""
+    def on_welcome(self) -> None:
+        """This coordinator has been told nothing."""
         self._sent = None
 
     @property
@@ -45,7 +46,11 @@ class HealthMonitor:
 
     # --- what the shell has found ------------------------------------------------------------------------------------
 
-    def on_sample(self, sample: HealthSample, now: float) -> None:
+    def on_input(self, input: FeatureInput, now: float) -> None:
+        if isinstance(input, HealthSampled):
+            self._on_sample(input.sample, now)
+
+    def _on_sample(self, sample: HealthSample, now: float) -> None:
         self._sample = sample
         for rule in COUNTERS:
             self._count(rule, sample.counters.get(rule.kind, 0), now)
@@ -94,8 +99,8 @@ class HealthMonitor:
 
     # --- the coordinator is told -------------------------------------------------------------------------------------
 
-    def tell_if_changed(self, now: float) -> None:
-        """Called when a heartbeat was sent."""
+    def on_heartbeat(self, now: float) -> None:
+        """The coordinator is told what has changed."""
         health = self._health(now)
         if self._sent is None and not health.signs and not health.copies_bytes:
             return  # a coordinator takes a node of which it has heard nothing for sound

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.protection.adaptation import Change, Memory, Outlook, Pacing
+from deadpool.protocol.features.adaptation.coordinator.adaptation import Change, Memory, Outlook, Pacing
 
 SCHEME = "the scheme"
 RUNS_OUT = 0.1
@@ -88,7 +88,7 @@ class SchemeChoice:
         if (lacking := _without_room(outlook.memory, share)) is not None:
             self.reason = f"{why}, but {lacking.node} has no room for parity beside its copies"
             return []
-        if outlook.is_shrunk or not self._pacing.allows(SCHEME, now, raises=True):
+        if not outlook.is_full or not self._pacing.allows(SCHEME, now, raises=True):
             return []
         self._wait = min(2 * self._wait, LONGEST_WAIT) if self._has_returned else 1
         self.reason = f"the job has chosen it: {why}"

@@ -11,8 +11,8 @@ from typing import Any, assert_never
 
 from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit
+from deadpool.protocol.features.leases.pool.assignment import assign
 from deadpool.protocol.messages import Assignment, HostState, PoolJob, PoolNotice
-from deadpool.protocol.pool.assignment import assign
 
 REFUSED_LATELY_S = 60.0
 """A machine that is refused tries again. One that has not for so long has been given another name, or has ended."""

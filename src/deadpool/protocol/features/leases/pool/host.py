@@ -13,9 +13,9 @@ from typing import Any, assert_never
 
 from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, earliest
+from deadpool.protocol.features.leases.parked_work import ParkedWork
 from deadpool.protocol.inputs import ParkedWorkEnded, Tick
 from deadpool.protocol.messages import HostState, PoolJob
-from deadpool.protocol.parked_work import ParkedWork
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0

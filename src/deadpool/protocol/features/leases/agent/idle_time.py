@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.trainers import TrainerState
+from deadpool.protocol.features.leases.parked_work import ParkedWork
 from deadpool.protocol.inputs import ParkedWorkEnded
 from deadpool.protocol.messages import Plan
-from deadpool.protocol.parked_work import ParkedWork
 
 _AT_REST = (TrainerState.PARKED, TrainerState.COLD)
 NEEDED = "this spare takes the ranks of a lost node"

@@ -1,7 +1,7 @@
-"""The lease of a machine that serves several jobs: a lock on a file, which one process at most can have.
+"""A lock on a file, which one process at most can have: the lease of a machine that serves several jobs, or a folder.
 
 The kernel grants the lock and frees it when the process that has it ends, however it ends. So no process has to be
-asked for a lease, and none that died can keep one. The file's text is for people: it says who took the lock last.
+asked for it, and none that died can keep it. The file's text is for people: it says who took the lock last.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LOOKS_FOR_A_NAME = 20
 _NAME_BYTES = 500
 
 
-class MachineLease:
+class ProcessLock:
     def __init__(self, path: Path, holder: str) -> None:
-        """`holder` is what others read of this process while it has the lease."""
+        """`holder` is what others read of this process while it has the lock."""
         self._holder = holder
         make_private_folder(path.parent)
         self._descriptor = owner_only_opener(str(path), os.O_RDWR | os.O_CREAT)
@@ -48,7 +48,7 @@ class MachineLease:
 
     @property
     def descriptor(self) -> int:
-        """A process that is given it has the lease too, and keeps it when this one has ended."""
+        """A process that is given it has the lock too, and keeps it when this one has ended."""
         return self._descriptor
 
     def last_holder(self) -> str | None:
@@ -69,9 +69,8 @@ class MachineLease:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            if (
-                self._is_signed and self.last_holder() == self._holder
-            ):  # another one that shares it has its own name there
+            # Another one that shares it has its own name there.
+            if self._is_signed and self.last_holder() == self._holder:
                 os.ftruncate(self._descriptor, 0)
         with contextlib.suppress(OSError):
             os.close(self._descriptor)

@@ -1,8 +1,9 @@
 """What protection a job should have now: a pure decision, from what nodes show and have done, within the user's bounds.
 
 A node is *guarded* while it looks likely to fail: its ranks get one more holder, and spares rehearse them first. Its
-hazard, in expected failures per hour, adds what its history says (`failure_rates.py`) to what its signs say (`HAZARD`,
-a policy). These keep decisions from going back and forth (rule 28, protection changes slowly and within bounds):
+hazard, in expected failures per hour, adds what its history says (`protection/failure_rates.py`) to what its signs say
+(`HAZARD`, a policy). These keep decisions from going back and forth (rule 28, protection changes slowly and within
+bounds):
 
     two limits   a guard begins at GUARD_FROM and ends below GUARD_UNTIL
     dwell time   what was decided about one subject stays for `dwell_s`
@@ -73,7 +74,7 @@ class Outlook:
     least_every: int = 1  # the user's lower bound
     stall_s: float = 0.0  # per capture
     step_s: float = 0.0
-    is_shrunk: bool = False  # some ranks are carried by others
+    is_full: bool = True  # every position has a node of its own
     is_settled: bool = False  # nothing else is under way, and every version is protected
 
 
@@ -217,7 +218,7 @@ class Adaptation:
         """Why the ranks of this node get no further holder; None: they do."""
         if outlook.scheme.is_coded:
             return f"snapshots are coded as {outlook.scheme}, whose groups have no holders of one rank"
-        if outlook.is_shrunk:
+        if not outlook.is_full:
             return "the job has shrunk, and carried ranks have the holders that its nodes allow"
         if outlook.scheme.copies >= min(self.bounds.copies_at_most, outlook.positions - 1):
             return f"{outlook.scheme} is all that is allowed or possible"

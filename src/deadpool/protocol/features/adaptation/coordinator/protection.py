@@ -17,12 +17,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.coordinator.job import JobState
-from deadpool.protocol.coordinator.leaving.drain import Drains
-from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
-from deadpool.protocol.coordinator.membership.heartbeats import RunMonitor
 from deadpool.protocol.coordinator.membership.members import Member
-from deadpool.protocol.coordinator.protection.adaptation import (
+from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
+from deadpool.protocol.features.adaptation.coordinator.adaptation import (
     EVICTED,
     GUARDED,
     INTERVAL,
@@ -30,54 +27,61 @@ from deadpool.protocol.coordinator.protection.adaptation import (
     UNGUARDED,
     Adaptation,
     Change,
+    Memory,
     Outlook,
     Suspect,
 )
-from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges, memory_of
-from deadpool.protocol.coordinator.protection.scheme_choice import SCHEME
-from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
-from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
-from deadpool.protocol.health import DOUBTFUL, SLOW, gravest, in_words
+from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import ChosenScheme
+from deadpool.protocol.features.adaptation.coordinator.scheme_choice import SCHEME
+from deadpool.protocol.health import DOUBTFUL, LIKELY, SLOW, gravest, in_words
 from deadpool.protocol.messages import Health, Sign
 from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
+from deadpool.protocol.structs import FeatureMessage
 
 WINDOW_S = 600.0
 """The window over which agents count signs where the job says nothing else."""
 
+SOUND_HEALTH = Health(signs=())
+"""Of a node that has told nothing else."""
 
-class Protection:
-    def __init__(
-        self,
-        job: JobState,
-        monitor: RunMonitor,
-        history: FaultHistory,
-        rehearsals: Rehearsals,
-        drains: Drains,
-        requests: DrainRequests,
-    ) -> None:
-        self._job, self._monitor, self._history = job, monitor, history
-        self._rehearsals, self._drains, self._requests = rehearsals, drains, requests
-        bounds = job.settings.adaptive
+
+class Protection(CoordinatorPart):
+    def __init__(self, core: CoordinatorCore) -> None:
+        self._job, self._monitor, self._history = core.job, core.monitor, core.history
+        self._rehearsals, self._drains, self._requests = core.rehearsals, core.drains, core.requests
+        self._scheme_changes = core.schemes
+        bounds = core.job.settings.adaptive
         self.adaptation = Adaptation(bounds) if bounds is not None else None
-        self.schemes = SchemeChanges(job, drains, self.adaptation)
+        self._scheme = ChosenScheme(core, self.adaptation) if self.adaptation is not None else None
+        self._told: dict[str, tuple[Member, Health]] = {}  # by node, and as which member it was told
         self._showing: set[str] = set()  # nodes with signs
         self._next_look = 0.0
         self._is_adopted = False  # what the placement of this coordinator's first look says was taken over
 
     def discount_stall(self, seconds: float) -> None:
-        """Rule 20, timeouts: the coordinator itself did not run for so long."""
-        self._history.rates.discount_stall(seconds)
         self._next_look += seconds
         if self.adaptation is not None:
             self.adaptation.pacing.discount_stall(seconds)
 
     # --- what nodes tell ---------------------------------------------------------------------------------------------
 
-    def on_health(self, member: Member, health: Health) -> None:
+    def on_message(self, member: Member, message: FeatureMessage, now: float) -> None:
+        if isinstance(message, Health):
+            self._on_health(member, message)
+
+    def health_of(self, member: Member) -> Health:
+        """As it was last told. A node that has joined anew has told nothing yet."""
+        told = self._told.get(member.node)
+        return told[1] if told is not None and told[0] is member else SOUND_HEALTH
+
+    def _on_health(self, member: Member, health: Health) -> None:
         signs = tuple(replace(sign, detail=sign.detail[:DETAIL_AT_MOST]) for sign in health.signs[:SIGNS_AT_MOST])
-        before, member.health = member.health, replace(health, signs=signs)
+        before, health = self.health_of(member), replace(health, signs=signs)
+        self._told[member.node] = (member, health)
+        member.doubted = bool(signs) and gravest(signs) >= LIKELY
         (self._showing.add if signs else self._showing.discard)(member.node)
-        self.schemes.on_health(member)
+        if self._scheme is not None:
+            self._scheme.on_memory(_memory_of(member.node, health))
         if _grades(before.signs) == _grades(signs):
             return
         bounds = self._job.settings.adaptive
@@ -88,29 +92,29 @@ class Protection:
     # --- decisions ---------------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Called with every heartbeat. Looks once per round: there may be thousands of nodes."""
-        adaptation, job = self.adaptation, self._job
-        if adaptation is None or now < self._next_look or not job.can_drain:
+        """Once per round: there may be thousands of nodes."""
+        adaptation, scheme, job = self.adaptation, self._scheme, self._job
+        if adaptation is None or scheme is None or now < self._next_look or not job.can_drain:
             return
         self._next_look = now + job.settings.heartbeat_s
         self._history.rates.begin(now)
-        self._adopt_once(adaptation, now)
+        self._adopt_once(adaptation, scheme, now)
         suspects = self._suspects(now)
-        may_choose_scheme = self.schemes.may_choose(now)
+        may_choose_scheme = scheme.may_choose(now)
         if suspects or adaptation.bounds.every_at_most or adaptation.shared or may_choose_scheme:
             outlook = self._outlook(suspects, may_choose_scheme)
             # Whether a guard gets a further holder depends on the scheme: one look later that is the new one.
-            for change in self.schemes.choose(outlook, now) or adaptation.decide(outlook, now):
+            for change in scheme.choose(outlook, now) or adaptation.decide(outlook, now):
                 self._carry_out(change, outlook, now)
         self._place_anew(adaptation, now)
 
-    def _adopt_once(self, adaptation: Adaptation, now: float) -> None:
+    def _adopt_once(self, adaptation: Adaptation, scheme: ChosenScheme, now: float) -> None:
         """A coordinator that takes over finds by the placement which nodes were guarded, and the scheme."""
         if self._is_adopted:
             return
         self._is_adopted = True
-        adaptation.adopt(self._job.guarded, now)
-        self.schemes.adopt(self._outlook([], may_choose_scheme=False), now)
+        adaptation.adopt(self._job.rehearsed_first, now)
+        scheme.adopt(self._outlook([], may_choose_scheme=False), now)
 
     def _outlook(self, suspects: list[Suspect], may_choose_scheme: bool) -> Outlook:
         """What concerns all nodes and ranks is gathered only where a decision may need it: there may be thousands."""
@@ -123,16 +127,19 @@ class Protection:
             positions=job.layout.positions,
             scheme=job.scheme,
             asked=job.asked_scheme,
-            spares=sum(each.is_spare and not (each.quarantined or each.looks_ill) for each in job.members.values()),
-            memory=tuple(memory_of(job.members[node]) for node in job.seats) if may_guard or may_choose_scheme else (),
+            spares=sum(each.is_spare and not (each.quarantined or each.doubted) for each in job.members.values()),
+            memory=tuple(map(self._memory, job.seats)) if may_guard or may_choose_scheme else (),
             commit_room=self._commit_room() if may_guard else math.inf,
             every=job.commits.timetable.newest.every,
             least_every=self._monitor.interval_chooser.user_every,
             stall_s=stall_s,
             step_s=step_s,
-            is_shrunk=bool(job.carried),
+            is_full=job.is_full,
             is_settled=self._drains.current is None and job.commits.protected,
         )
+
+    def _memory(self, node: str) -> Memory:
+        return _memory_of(node, self.health_of(self._job.members[node]))
 
     def _suspects(self, now: float) -> list[Suspect]:
         """All other nodes are sound: no time is spent on them."""
@@ -144,7 +151,7 @@ class Protection:
         found = []
         for node in dict.fromkeys(names):
             member = members.get(node)
-            signs = member.health.signs if member is not None else ()
+            signs = self.health_of(member).signs if member is not None else ()
             if node in slow:
                 signs = (*signs, Sign(kind=SLOW, grade=DOUBTFUL, detail=f"{slow[node].factor:.1f} times the others"))
             seated = member is not None and not (member.leaving or member.quarantined)
@@ -180,21 +187,21 @@ class Protection:
         assert adaptation is not None
         node = change.subject if change.value in (GUARDED, UNGUARDED, EVICTED) else None
         job.out.emit("protection", node=node, change=change.value, raises=change.raises, reason=change.reason)
-        if change.subject == SCHEME:
-            self.schemes.carry_out(change, now)
+        if change.subject == SCHEME and self._scheme is not None:
+            self._scheme.carry_out(change, now)
         elif change.subject == INTERVAL:
             self._monitor.interval_chooser.set_least(adaptation.every)
         elif change.value == GUARDED:
             self._begin_guard(change.subject, outlook)
         elif change.value == UNGUARDED:
-            job.guarded = [each for each in job.guarded if each != change.subject]
+            job.rehearsed_first = [each for each in job.rehearsed_first if each != change.subject]
             job.held_once_more.discard(change.subject)
         elif change.value == EVICTED:
             self._evict(change, now)
 
     def _begin_guard(self, node: str, outlook: Outlook) -> None:
         assert self.adaptation is not None
-        self._job.guarded.append(node)
+        self._job.rehearsed_first.append(node)
         suspect = next(each for each in outlook.suspects if each.node == node)
         if self.adaptation.refusal_of_holder(suspect, outlook) is None:
             self._job.held_once_more.add(node)
@@ -211,11 +218,11 @@ class Protection:
         Not more often than the dwell time."""
         job = self._job
         lacking = sorted(job.extra_holders - job.commits.placement.extra)
-        if not lacking and not self.schemes.is_outstanding:
+        if not lacking and not self._scheme_changes.is_outstanding:
             return
         if self._drains.current is not None or not job.commits.protected:
             return
-        if job.carried:  # who was guarded before the job shrank keeps its further holder only where there is room
+        if not job.is_full:  # who was guarded before the job shrank keeps its further holder only where there is room
             return
         if adaptation.pacing.stayed_s(PLACEMENT, now) < adaptation.bounds.dwell_s:
             return
@@ -224,17 +231,46 @@ class Protection:
         reason = f"the ranks of {nodes} get a further holder" if nodes else f"snapshots are protected by {job.scheme}"
         self._drains.begin_reconfiguration(reason, now)
 
+    # --- what a person asks for --------------------------------------------------------------------------------------
+
+    @property
+    def chooses_scheme(self) -> bool:
+        return self._scheme is not None and self._scheme.is_allowed
+
+    def choose_scheme_again(self, now: float) -> None:
+        if self._scheme is not None:
+            self._scheme.choose_again(now)
+
+    def on_scheme_asked(self, is_placed_anew: bool, now: float) -> None:
+        if self._scheme is not None:
+            self._scheme.on_overruled(is_placed_anew, now)
+
     # --- for status --------------------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any] | None:
-        if self.adaptation is None:
-            return None
-        return {
+    def facts(self) -> dict[str, Any]:
+        if self.adaptation is None or self._scheme is None:
+            return {}
+        decided = {
             "guarded": dict(self.adaptation.guarded),
             "held_once_more": sorted(self._job.held_once_more),
             "environment": sorted(self.adaptation.shared),
-            "scheme": self.schemes.facts(),
+            "scheme": self._scheme.facts(),
         }
+        return {"protection": decided}
+
+    def node_facts(self, member: Member) -> dict[str, Any]:
+        signs = self.health_of(member).signs
+        return {"signs": [{"kind": sign.kind, "grade": sign.grade, "count": sign.count} for sign in signs]}
+
+
+def _memory_of(node: str, health: Health) -> Memory:
+    return Memory(
+        node=node,
+        total=health.memory_bytes,
+        available=health.available_bytes,
+        copies=health.copies_bytes,
+        own=health.own_bytes,
+    )
 
 
 def _grades(signs: tuple[Sign, ...]) -> list[tuple[str, int]]:

@@ -1,9 +1,9 @@
 """Which ranks of a group a backend connects while some ranks have no process (rule 30, carried ranks).
 
-The group keeps its size, since scripts and frameworks have read it and divide by it; only the backend inside is
-smaller. All-reduces add up what the present ranks have, which contains the work of the carried ones. Broadcasts from
-the group's first rank and barriers work. What needs one part per rank (all-gathers, reduce-scatters, all-to-alls,
-gathers, scatters) fails in the backend, whose number of ranks it does not fit.
+The group keeps its size, and only the backend inside is smaller (backend/group_members.py). All-reduces add up what
+the present ranks have, which contains the work of the carried ones. Broadcasts from the group's first rank and barriers
+work. What needs one part per rank (all-gathers, reduce-scatters, all-to-alls, gathers, scatters) fails in the backend,
+whose number of ranks it does not fit.
 """
 
 from __future__ import annotations

@@ -1,0 +1,96 @@
+"""Where the coordinator calls optional features. What positions become that no node can take is a seam of its own:
+`Vacancies` in `recovery/global_plan.py`.
+
+A feature derives its part from `CoordinatorPart` and overrides what it has a say in; the rest does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from deadpool.protocol.coordinator.job import JobState
+from deadpool.protocol.coordinator.leaving.drain import Drains
+from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
+from deadpool.protocol.coordinator.membership.heartbeats import RunMonitor
+from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
+from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
+from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
+from deadpool.protocol.structs import FeatureMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorCore:
+    """The parts of the coordinator that a feature may use."""
+
+    job: JobState
+    monitor: RunMonitor
+    history: FaultHistory
+    rehearsals: Rehearsals
+    drains: Drains
+    requests: DrainRequests
+    schemes: SchemeChanges
+
+
+class CoordinatorPart:
+    def on_message(self, member: Member, message: FeatureMessage, now: float) -> None:
+        """It may be another feature's."""
+
+    def advance(self, now: float) -> None:
+        """After every input, once it is known who leaves, and before a drain goes on."""
+
+    def look(self, now: float) -> None:
+        """With every heartbeat."""
+
+    def discount_stall(self, seconds: float) -> None:
+        """Rule 20, timeouts: the coordinator itself did not run for so long."""
+
+    # --- how snapshots are protected ----------------------------------------------------------------------------------
+
+    @property
+    def chooses_scheme(self) -> bool:
+        """The job may choose how its snapshots are protected."""
+        return False
+
+    def choose_scheme_again(self, now: float) -> None:
+        """A person leaves it to the job. Only asked of who chooses it."""
+
+    def on_scheme_asked(self, is_placed_anew: bool, now: float) -> None:
+        """A person has asked for a scheme, and it counts from the next plan on. `is_placed_anew`: one is coming."""
+
+    # --- for status ---------------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def node_facts(self, member: Member) -> dict[str, Any]:
+        return {}
+
+
+Part = TypeVar("Part", bound=CoordinatorPart)
+
+
+class CoordinatorParts:
+    """Those of all features, as one."""
+
+    def __init__(self, parts: Sequence[CoordinatorPart]) -> None:
+        self._parts = tuple(parts)
+
+    def __iter__(self) -> Iterator[CoordinatorPart]:
+        return iter(self._parts)
+
+    def find(self, kind: type[Part]) -> Part | None:
+        """For checkers, which know which feature they check."""
+        return next((part for part in self._parts if isinstance(part, kind)), None)
+
+    @property
+    def chooses_scheme(self) -> bool:
+        return any(part.chooses_scheme for part in self._parts)
+
+    def facts(self) -> dict[str, Any]:
+        return {name: fact for part in self._parts for name, fact in part.facts().items()}
+
+    def node_facts(self, member: Member) -> dict[str, Any]:
+        return {name: fact for part in self._parts for name, fact in part.node_facts(member).items()}

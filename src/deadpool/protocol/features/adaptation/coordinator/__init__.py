@@ -1,0 +1,1 @@
+"""What the coordinator decides from signs of illness, earlier failures and memory."""

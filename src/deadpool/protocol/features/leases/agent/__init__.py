@@ -1,0 +1,1 @@
+"""Whether this node's machine serves this job, and what it does while it is parked."""
