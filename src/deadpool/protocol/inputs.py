@@ -302,7 +302,7 @@ class LeaseTaken:
 class LeasedElsewhere:
     """This node's machine serves another job. Found when the lease was asked for, or at a look from time to time."""
 
-    holder: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

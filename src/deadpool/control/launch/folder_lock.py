@@ -96,7 +96,7 @@ def _holder(lock: MachineLease, path: Path, shared: bool) -> str | None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-    owner = _owner(lock.last_holder() or "")
+    owner = _owner(lock.last_owner() or "")
     if owner is not None and owner.may_live() and not (shared and owner.shares):
         return f"{owner}, as far as {path} says (if that is not so, remove the file),"
     lock.sign()

@@ -220,8 +220,8 @@ class Agent:
             case LeaseTaken():
                 if (plan := self._lease.on_taken()) is not None:
                     self._orders.on_message(plan, now)
-            case LeasedElsewhere(holder=holder):
-                self._lease.on_held_elsewhere(holder)
+            case LeasedElsewhere(owner=owner):
+                self._lease.on_held_elsewhere(owner)
             case ParkedWorkEnded():
                 self._idle_time.on_ended(input, now)
             case PeersProbed():

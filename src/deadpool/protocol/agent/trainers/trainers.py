@@ -166,7 +166,7 @@ class NodeTrainers:
 
     # --- which one ---------------------------------------------------------------------------------------------------
 
-    def holder_of(self, rank: int) -> Trainer | None:
+    def trainer_of(self, rank: int) -> Trainer | None:
         return next((t for t in self.seated() if t.rank == rank), None)
 
     def seated(self) -> Iterator[Trainer]:
