@@ -559,8 +559,8 @@ class AgentBench(Bench):
                 return [_Said(msg.Needed(generation=self.core.generation))]
             case ["lease-taken"]:
                 return [inputs.LeaseTaken()]
-            case ["leased-to", holder]:
-                return [inputs.LeasedElsewhere(holder=holder)]
+            case ["leased-to", owner]:
+                return [inputs.LeasedElsewhere(owner=owner)]
             case ["work-ended", code]:
                 took = {"took_s": float(named.get("took", 0)), "killed": int(named.get("killed", 0))}
                 return [inputs.ParkedWorkEnded(code=int(code), **took)]  # type: ignore[arg-type]

@@ -308,7 +308,7 @@ class LeaseTaken(FeatureInput):
 class LeasedElsewhere(FeatureInput):
     """This node's machine serves another job. Found when the lease was asked for, or at a look from time to time."""
 
-    holder: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

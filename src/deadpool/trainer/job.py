@@ -389,7 +389,7 @@ class Job:
 
     @property
     def records(self) -> tuple[bytes, ...]:
-        """Those of all ranks whose work this process does, its own first."""
+        """The records of all ranks whose work this process does, its own first."""
         return (self.record, *self.carried_records.values())
 
     def _target(self, capture: Capture) -> CaptureTarget:

@@ -22,11 +22,11 @@ time.sleep(600)
 
 def test_one_process_at_a_time_has_the_lease(tmp_path: Path) -> None:
     one, other = (ProcessLock(tmp_path / "lease", f"job {name}") for name in "ab")
-    assert (one.find_holder(), other.find_holder()) == (None, None)
+    assert (one.find_owner(), other.find_owner()) == (None, None)
     assert one.take() is None and one.take() is None
-    assert (one.find_holder(), other.find_holder(), other.take()) == (None, "job a", "job a")
+    assert (one.find_owner(), other.find_owner(), other.take()) == (None, "job a", "job a")
     one.release()
-    assert other.find_holder() is None and other.take() is None
+    assert other.find_owner() is None and other.take() is None
     one.close()
     other.close()
 
@@ -34,7 +34,7 @@ def test_one_process_at_a_time_has_the_lease(tmp_path: Path) -> None:
 def test_looking_keeps_nobody_from_the_lease(tmp_path: Path) -> None:
     looking, taking = (ProcessLock(tmp_path / "lease", f"job {name}") for name in "ab")
     for _ in range(1000):
-        assert looking.find_holder() is None and taking.take() is None
+        assert looking.find_owner() is None and taking.take() is None
         taking.release()
     looking.close()
     taking.close()

@@ -136,7 +136,7 @@ class ProtectionChecker:
 
 
 def _signs(coordinator: Coordinator, member: Member) -> tuple[Sign, ...]:
-    """That the node shows, as it has told."""
+    """The signs that the node shows, as it has told."""
     protection = coordinator.features.find(Protection)
     return protection.health_of(member).signs if protection is not None else ()
 

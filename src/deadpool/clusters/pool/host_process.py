@@ -44,7 +44,7 @@ from deadpool.protocol.messages import Assignment, HostState, PoolJob
 
 LOOK_S = 0.05
 _LEAVE_S = 3.0
-HOLDER_PREFIX = "job "
+OWNER_PREFIX = "job "
 """What agents write into the lock file, before the name of their job."""
 _NOT_STARTED = 127
 """The exit code that a shell gives to a command that cannot be run."""
@@ -90,8 +90,8 @@ class HostProcess:
         self._feed(ReadySeen(jobs=frozenset(job for job in self._agents if (self._job_folder(job) / "ready").exists())))
 
     def _find_leased(self) -> str:
-        holder = self._lease.find_holder()
-        return "" if holder is None else holder.removeprefix(HOLDER_PREFIX)
+        owner = self._lease.find_owner()
+        return "" if owner is None else owner.removeprefix(OWNER_PREFIX)
 
     def _on_assignment(self, assignment: Assignment) -> None:
         try:

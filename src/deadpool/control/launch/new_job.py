@@ -16,7 +16,7 @@ _MARK = "run"
 
 
 def take_folder(run_dir: RunDir) -> ProcessLock:
-    """For a launcher whose job begins now. Returns the folder's lock; ConfigError: another job uses the folder. The
+    """Takes the folder for a launcher whose job begins now, and returns its lock. ConfigError: another job uses it. The
     secret is a new one: nothing that is left of the earlier job is let in."""
     lock = lock_folder(run_dir.path, "run_dir")
     try:

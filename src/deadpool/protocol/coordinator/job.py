@@ -179,7 +179,7 @@ class JobState:
 
     @property
     def is_full(self) -> bool:
-        """In the newest plan every position has a node of its own. An earlier coordinator's plan is not known: then its
+        """Whether every position has a node of its own in the newest plan. An earlier coordinator's plan is not known: then its
         seats are full, or there will be another one."""
         return self.plan is None or self.plan.seating.is_full
 

@@ -63,7 +63,7 @@ class Trainer:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those whose work it does, if it has a seat: its own first."""
+        """The ranks whose work it does, if it has a seat: its own first."""
         return () if self.rank is None else (self.rank, *self.further_ranks)
 
     def take_back_release(self) -> None:
@@ -169,7 +169,7 @@ class NodeTrainers:
 
     # --- which one ---------------------------------------------------------------------------------------------------
 
-    def holder_of(self, rank: int) -> Trainer | None:
+    def trainer_of(self, rank: int) -> Trainer | None:
         return next((t for t in self.seated() if t.rank == rank), None)
 
     def seated(self) -> Iterator[Trainer]:

@@ -55,7 +55,7 @@ class Member:
         return self.position is None and not self.leaving
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
-        """Those whose home this node is, also those that have no process of their own."""
+        """Returns the ranks whose home this node is, also those that have no process of their own."""
         positions = () if self.position is None else (self.position, *self.further_positions)
         return tuple(rank for position in positions for rank in layout.ranks_at(position))
 

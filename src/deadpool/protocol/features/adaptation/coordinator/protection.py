@@ -42,7 +42,7 @@ WINDOW_S = 600.0
 """The window over which agents count signs where the job says nothing else."""
 
 SOUND_HEALTH = Health(signs=())
-"""Of a node that has told nothing else."""
+"""The health of a node that has told nothing else."""
 
 
 class Protection(CoordinatorPart):
@@ -70,7 +70,7 @@ class Protection(CoordinatorPart):
             self._on_health(member, message)
 
     def health_of(self, member: Member) -> Health:
-        """As it was last told. A node that has joined anew has told nothing yet."""
+        """Returns its health as it was last told. A node that has joined anew has told nothing yet."""
         told = self._told.get(member.node)
         return told[1] if told is not None and told[0] is member else SOUND_HEALTH
 
