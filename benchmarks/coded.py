@@ -99,7 +99,7 @@ def jobs_of_pairs(name: str, cases: list[Case]) -> list[JobPlan]:
     return [JobPlan(f"rs82-{name}{i}", "rs(8,2)", 10, 2, tuple(batch)) for i, batch in enumerate(batches)]
 
 
-class Campaign:
+class FaultSeries:
     """One job that takes all its cases."""
 
     def __init__(self, plan: JobPlan, folder: Path, fork_server: SharedForkServer) -> None:
@@ -282,8 +282,8 @@ def run_plan(plan: JobPlan, folder: Path, fork_server: SharedForkServer) -> dict
         return dict(json.loads(path.read_text()))
     print(f"{plan.name}: {plan.protect}, {plan.nodes} nodes, {len(plan.cases)} cases", flush=True)
     expected = undisturbed(plan, folder, fork_server)
-    campaign = Campaign(plan, fresh(folder / plan.name), fork_server)
-    result = campaign.summary(expected, campaign.run())
+    series = FaultSeries(plan, fresh(folder / plan.name), fork_server)
+    result = series.summary(expected, series.run())
     path.write_text(json.dumps(result, indent=2) + "\n")
     return result
 

@@ -1,11 +1,11 @@
-"""Counts what is taken for a fault where there is none, with default settings: each scene is a healthy job.
+"""Counts what is taken for a fault where there is none, with default settings: each situation is a healthy job.
 
     python benchmarks/false_alarms.py --json out/false_alarms.json
 
-Three nodes and a spare train with steps of a second. In most scenes one rank keeps all others waiting once, for much
-longer than a step and without saying so: it evaluates, has children that compile (also in its first step), writes a
-checkpoint slowly, waits for a slow service, or for its data. In the scene `load` nothing happens, beside four times as
-many busy processes as the machine has processors, and one that writes to the disk.
+Three nodes and a spare train with steps of a second. In most situations one rank keeps all others waiting once, for
+much longer than a step and without saying so: it evaluates, has children that compile (also in its first step), writes
+a checkpoint slowly, waits for a slow service, or for its data. In the situation `load` nothing happens, beside four
+times as many busy processes as the machine has processors, and one that writes to the disk.
 """
 
 from __future__ import annotations
@@ -48,36 +48,39 @@ def load_on_the_machine(folder: Path) -> Iterator[None]:
             process.wait()
 
 
-def run(scene: str, seconds: float, load_steps: int, folder: Path) -> dict[str, Any]:
-    steps = load_steps if scene == LOAD else STEPS
-    long_step = {LOAD: steps, "first_compile": 0}.get(scene, LONG_STEP)
+def run(situation: str, seconds: float, load_steps: int, folder: Path) -> dict[str, Any]:
+    steps = load_steps if situation == LOAD else STEPS
+    long_step = {LOAD: steps, "first_compile": 0}.get(situation, LONG_STEP)
     arguments = ["--steps", str(steps), "--long-step", str(long_step), "--seconds", str(seconds)]
-    arguments += ["--doing", "compile" if scene == "first_compile" else "evaluate" if scene == LOAD else scene]
+    arguments += [
+        "--doing",
+        "compile" if situation == "first_compile" else "evaluate" if situation == LOAD else situation,
+    ]
     trial = WorkloadTrial(
         JobConfig(nodes=3, spares=1).checked(), arguments, folder, deadline_s=60 + 20 * steps + seconds, script=SCRIPT
     )
-    with load_on_the_machine(folder) if scene == LOAD else contextlib.nullcontext():
+    with load_on_the_machine(folder) if situation == LOAD else contextlib.nullcontext():
         trial.run()
     found = [event for event in trial.events() if event["what"] in ALARMS]
     return {"alarms": len(found), "reasons": [event.get("reason", event["what"]) for event in found], "steps": steps}
 
 
 def main() -> None:
-    scenes = [LOAD, "first_compile", *DOING]
+    situations = [LOAD, "first_compile", *DOING]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenes", nargs="*", choices=scenes, default=scenes)
+    parser.add_argument("--situations", nargs="*", choices=situations, default=situations)
     parser.add_argument("--seconds", type=float, default=40.0, help="how long the one step takes")
     parser.add_argument("--load-steps", type=int, default=100, help="steps beside a loaded machine")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     results = {}
     with temporary_folder("deadpool-benchmark-") as folder:
-        for scene in args.scenes:
-            (folder / scene).mkdir()
-            results[scene] = run(scene, args.seconds, args.load_steps, folder / scene)
-            print(f"{scene}: {results[scene]}", flush=True)
+        for situation in args.situations:
+            (folder / situation).mkdir()
+            results[situation] = run(situation, args.seconds, args.load_steps, folder / situation)
+            print(f"{situation}: {results[situation]}", flush=True)
     alarms = sum(result["alarms"] for result in results.values())
-    give_out({"alarms": alarms, "seconds": args.seconds, "scenes": results}, args.json)
+    give_out({"alarms": alarms, "seconds": args.seconds, "situations": results}, args.json)
     if alarms:
         raise SystemExit(f"{alarms} false alarms")
 

@@ -114,7 +114,7 @@ def read_steps(folder: Path) -> dict[int, list[dict[str, float]]]:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many in a row. Whoever takes one of them meanwhile spoils the run, and is told of."""
+    """The first of so many in a row. Whoever takes one of them meanwhile makes the run void, and is told of."""
     for first in range(21000, 60000, 97):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(first, first + count):

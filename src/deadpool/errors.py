@@ -8,7 +8,7 @@ DeadPoolError
       VersionMismatch  a peer of this job that runs another version of DeadPool
   ArenaError         host memory for snapshots cannot be allocated, or is damaged
   TransferError      a copy did not arrive whole
-    CopySpoilt       it arrived, and does not match its checksum
+    CopyDamaged      it arrived, and does not match its checksum
   StateError         training state that cannot be captured or restored
     NotInPlace       a fresh process can load it, this one cannot
     OtherStructure   it is of parameters with other names or shapes than those here
@@ -63,7 +63,7 @@ class TransferError(DeadPoolError):
     """A copy did not arrive whole."""
 
 
-class CopySpoilt(TransferError):
+class CopyDamaged(TransferError):
     """A copy arrived, and does not match its checksum."""
 
 

@@ -166,29 +166,29 @@ def test_abort_ends_a_collective_and_what_comes_after_but_nobody_elses_connectio
 class BusyStore(WatchedStore):
     """Somebody else opens a connection of his own just while a group is made."""
 
-    strangers: tuple[socket.socket, socket.socket] | None = None
+    unrelated: tuple[socket.socket, socket.socket] | None = None
 
     def wait(self, *arguments: Any) -> None:
-        if self.strangers is None:
-            self.strangers = _tcp_pair()
+        if self.unrelated is None:
+            self.unrelated = _tcp_pair()
         super().wait(*arguments)
 
 
-def rebuild_beside_a_stranger(rank: int, port: int) -> list[Any]:
+def rebuild_beside_an_unrelated_group(rank: int, port: int) -> list[Any]:
     groups, plain = detached_groups(rank), connect(port)
     store = BusyStore(connect(port))
     groups.rebuild(store, "g1")
     meet(plain, "made", 2)
     shut = groups.abort()
-    assert store.strangers is not None
-    here, there = store.strangers
+    assert store.unrelated is not None
+    here, there = store.unrelated
     here.sendall(b"x")
     there.sendall(b"y")
     return [shut, there.recv(1), here.recv(1), has_raised(lambda: dist.all_reduce(torch.ones(2)), RuntimeError)]
 
 
 def test_connection_that_somebody_else_opened_meanwhile_is_not_shut() -> None:
-    for shut, *received, ended in run_in_children(rebuild_beside_a_stranger, ranks=2):
+    for shut, *received, ended in run_in_children(rebuild_beside_an_unrelated_group, ranks=2):
         assert shut <= 1  # of one pair both ranks shut their end, and one of them may come too late
         assert received == [b"x", b"y"]
         assert ended

@@ -163,8 +163,8 @@ class EndingJob:
         found = [f"process {name}" for name in alive()]
         found += [f"port {port}" for port in self._ports & _listened_to()]
         lock = ProcessLock(self.run_dir.path / "lock", "a test")
-        if (holder := lock.find_holder()) is not None:
-            found.append(f"the lock of {holder}")
+        if (owner := lock.find_owner()) is not None:
+            found.append(f"the lock of {owner}")
         os.close(lock.descriptor)  # closing the lease would take away what the file says
         return found
 

@@ -30,8 +30,8 @@ def test_coordinator_serves_with_the_credentials_of_its_environment(tmp_path, mo
         assert not (folder / "secret").exists(), "the job has one already"
         assert "phase" in json.loads(deadpool("status", folder, "--json").stdout)
         secret.write_text("t" * 32)
-        stranger = deadpool("status", folder, "--json")
-        assert stranger.returncode != 0 and not stranger.stdout
+        outside = deadpool("status", folder, "--json")
+        assert outside.returncode != 0 and not outside.stdout
 
 
 @pytest.mark.thorough

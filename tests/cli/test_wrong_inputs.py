@@ -151,7 +151,7 @@ WRONG: list[tuple[str, str]] = [
     ("run --dashboard --dashboard-at 127.0.0.1:99999 {script}", "give HOST:PORT with a port of at most 65535"),
     ("coordinator --nodes 1 --run-dir {new} --port 99999", "port=99999 cannot be used"),
     ("coordinator --nodes 3 --run-dir {new} --coordinators a:1,b:99999", "'b:99999' cannot be used"),
-    ("doctor --meet 127.0.0.1:99999 --nodes 2", "give HOST:PORT of one of the nodes"),
+    ("doctor --rendezvous 127.0.0.1:99999 --nodes 2", "give HOST:PORT of one of the nodes"),
     ("show dashboard {known} --host nosuch.invalid", "): give an address of this machine as --host"),
     (
         "pool serve --pool {new} --port -1",
@@ -197,7 +197,10 @@ WRONG: list[tuple[str, str]] = [
     ("plan --durable-every-min nan", "--durable-every-min=nan cannot be used: give"),
     ("doctor --timeout-s 0", "--timeout-s=0 cannot be used: give more than 0"),
     ("doctor --gpus -1", "--gpus=-1 cannot be used: give at least 0"),
-    ("doctor --meet 127.0.0.1:1", "nodes=0 cannot be used with --meet: say how many nodes meet"),
+    (
+        "doctor --rendezvous 127.0.0.1:1",
+        "nodes=0 cannot be used with --rendezvous: say how many nodes there are",
+    ),
     ("ssh --hosts {file} --fan-out 0 {script}", "--fan-out=0 cannot be used: give at least 1"),
     ("ssh --hosts {file} --lease-s 0 {script}", "--lease-s=0 cannot be used: give at least 2 s"),
     ("pool join --at 127.0.0.1:1 --memory-gb -1", "--memory-gb=-1 cannot be used: give at least 0"),
@@ -218,7 +221,10 @@ WRONG: list[tuple[str, str]] = [
     ("node kill {known} --rank 0 --at backward", "--at=backward needs a step: give --step N"),
     ("plan --goodput-at-least 99 --spares 1", "--goodput-at-least and --spares cannot be used together"),
     ("plan --log-days 3", "--log-days=3 cannot be used without a log: give --failure-log as well"),
-    ("doctor --meet 127.0.0.1:1 --agents", "--join, --meet and --agents exclude each other: give one of them"),
+    (
+        "doctor --rendezvous 127.0.0.1:1 --agents",
+        "--join, --rendezvous and --agents exclude each other: give one of them",
+    ),
     ("agent --join 127.0.0.1:1 --host 127.0.0.1 --interface lo {script}", "cannot be used together: give one of them"),
     ("pool add-job train {script} --run-dir {known}", "before its name (what follows is the script's)"),
     ("show trace {told} --cause fault-9", "--cause='fault-9' is none of {told}: give one of fault-1"),

@@ -22,7 +22,7 @@ from deadpool.durable.rate import RateLimit
 from deadpool.durable.reading import as_checkpoint, faults_of, load_rank, newest_checkpoint
 from deadpool.durable.store import DirectoryStore
 from deadpool.durable.writer import finish
-from deadpool.errors import CopySpoilt, StateError
+from deadpool.errors import CopyDamaged, StateError
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.state.module_state import capture_module
@@ -95,7 +95,7 @@ def test_damage_is_found_before_it_is_loaded(where):
     path.write_bytes(data)
     assert len(faults_of(store, complete_ones(store)[0])) == 1
     segment = Segment.create("read", copies[0].geometry, 1)
-    with pytest.raises((CopySpoilt, StateError)):
+    with pytest.raises((CopyDamaged, StateError)):
         load_rank(store, name_of(3), copies[0], segment.slot(0), functools.partial(_put, segment))
     segment.close()
     result = CliRunner().invoke(app, ["durable", "verify", where])
@@ -138,7 +138,7 @@ def test_ranks_that_only_claim_to_be_the_same_are_refused(where):
 def test_snapshot_that_was_damaged_in_memory_is_not_written(where):
     made = MadeRank(0, 3)
     _put(made.segment, made.copy.geometry.offset("replica") + 5, memoryview(b"?"))
-    with pytest.raises(StateError, match="not as sealed"):
+    with pytest.raises(StateError, match="damaged"):
         PartWriter(DirectoryStore(Path(where)), name_of(3), RateLimit(0)).write(made.copy, made.segment.slot(0), b"")
     made.close()
 

@@ -140,7 +140,7 @@ def test_pieces_of_several_ranks_become_one_tensor(where, out):
     assert done.prefix == "net"
 
 
-def make_stage(rank: int, step: int) -> MadeSnapshot:
+def make_gated_job(rank: int, step: int) -> MadeSnapshot:
     """Pipeline stages that count from 0, with tied parameters."""
     model = nn.ModuleDict({"embed": nn.Linear(3, 4, bias=False), "head": nn.Linear(3, 4, bias=False)})
     model["head"].weight = model["embed"].weight
@@ -150,7 +150,7 @@ def make_stage(rank: int, step: int) -> MadeSnapshot:
 
 
 def test_names_of_stages_say_the_rank_and_tied_tensors_come_once(where, out):
-    write_whole(DirectoryStore(Path(where)), where, 3, make=make_stage)
+    write_whole(DirectoryStore(Path(where)), where, 3, make=make_gated_job)
     done = export_newest(where, out)
     expected = {f"embed.weight@rank{rank}": torch.full((4, 3), float(rank)) for rank in (0, 1)}
     require_same(loaded(out), expected)

@@ -8,7 +8,7 @@ import json
 import small_job
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 from torch import Tensor
 
 import deadpool

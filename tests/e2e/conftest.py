@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_unprotected
 from unprotected import start_forkserver
 
 from deadpool.config.job_config import JobConfig
@@ -67,22 +67,22 @@ def strange_fork_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedForkS
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
-    def make(layout: str = "fsdp2", scene: str = "", **config: object) -> Stage:
+def make_gated_job(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., GatedJob]:
+    def make(layout: str = "fsdp2", acts: str = "", **config: object) -> GatedJob:
         settings = {"nodes": 2, "spares": 1, **EVERY_STEP, **config}
-        return Stage(JobConfig(**settings).checked(), layout, scene, tmp_path, fork_server)
+        return GatedJob(JobConfig(**settings).checked(), layout, acts, tmp_path, fork_server)
 
     return make
 
 
 @pytest.fixture
-def play(reference: Callable[[str, int], Results]) -> Callable[..., Results]:
-    """Runs a stage to its end and compares it, bit for bit, with the undisturbed run."""
+def run_and_compare(reference: Callable[[str, int], Results]) -> Callable[..., Results]:
+    """Runs a job to its end and compares it, bit for bit, with the undisturbed run."""
 
-    def run(stage: Stage, during: Callable[[], None]) -> Results:
-        results = stage.trial.run(lambda _: during())
-        world_size = stage.config.nodes * stage.config.nproc_per_node
-        assert differences(reference(stage.layout, world_size), results) == []
+    def run(gated: GatedJob, during: Callable[[], None]) -> Results:
+        results = gated.trial.run(lambda _: during())
+        world_size = gated.config.nodes * gated.config.nproc_per_node
+        assert differences(reference(gated.layout, world_size), results) == []
         return results
 
     return run

@@ -9,7 +9,7 @@ import json
 
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 from small_job import STEPS, WIDTH, inputs_of, make_parser, note_step
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook

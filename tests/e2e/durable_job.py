@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from stage import EVERY_STEP
+from gated_job import EVERY_STEP
 from torch.distributed.checkpoint import FileSystemReader
 
 from deadpool.cli.job_client import ask
@@ -57,7 +57,7 @@ class DurableJob:
             return
         gates, last = self.folder / "gates", self.steps - 1
         gates.mkdir()
-        self.trial.job.environment |= {"E2E_GATES": str(gates), "E2E_SCENE": f"wait@{last}:0"}
+        self.trial.job.environment |= {"E2E_GATES": str(gates), "E2E_ACTS": f"wait@{last}:0"}
         self.trial.run(lambda trial: self._pass_last_gate(trial, gates, last))
 
     def _pass_last_gate(self, trial: WorkloadTrial, gates: Path, last: int) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
@@ -37,27 +37,27 @@ def run_framework(
     arguments: list[str],
     gate: int | None,
     settings: dict[str, object],
-) -> tuple[Stage, Results]:
+) -> tuple[GatedJob, Results]:
     """`gate`: a step in which rank 1 stands until its version is committed. For a version that is to be hit while it is
     sent, rank 1 stands in its step until the fault was seen."""
     config = JobConfig(nodes=2, spares=1, faults=faults, **{**EVERY_STEP, **settings}).checked()
     stands_at = gate if gate is not None else SENT if faults == (WHILE_SENT,) else None
-    scene = f"wait@{stands_at}:1" if stands_at is not None else ""
-    stage = Stage(config, "plain", scene, folder / "job", fork_server, script, arguments)
+    acts = f"wait@{stands_at}:1" if stands_at is not None else ""
+    gated = GatedJob(config, "plain", acts, folder / "job", fork_server, script, arguments)
 
     def during(_: object) -> None:
         if gate is not None:
-            stage.open_committed_gate(gate)
+            gated.open_committed_gate(gate)
         elif stands_at is not None:
-            stage.open_gate_after_fault(stands_at)
+            gated.open_gate_after_fault(stands_at)
 
-    return stage, stage.trial.run(during)
+    return gated, gated.trial.run(during)
 
 
-def journal_of(stage: Stage) -> dict[int, list[tuple[int, dict[str, object]]]]:
+def journal_of(gated: GatedJob) -> dict[int, list[tuple[int, dict[str, object]]]]:
     """Steps and values of each rank, in the order in which they were written."""
     found: dict[int, list[tuple[int, dict[str, object]]]] = {}
-    for line in newest_runs(JournalReader([stage.trial.job.run_dir.journal]).read()):
+    for line in newest_runs(JournalReader([gated.trial.job.run_dir.journal]).read()):
         found.setdefault(line.rank, []).append((line.step, dict(line.values)))
     return found
 
@@ -71,11 +71,11 @@ def run_audited(
     world_size = wanted["nodes"] * wanted["nproc_per_node"]
     config = JobConfig(**wanted, faults=(fault.replace("LAST", str(world_size - 1)),)).checked()
     audited = Path(__file__).with_name("audited_script.py")
-    stage = Stage(config, "plain", "", folder / "job", fork_server, audited, ["--audited", str(script), *arguments])
-    results = stage.trial.run()
-    reasons = [event["reason"] for event in stage.events("fault")]
+    gated = GatedJob(config, "plain", "", folder / "job", fork_server, audited, ["--audited", str(script), *arguments])
+    results = gated.trial.run()
+    reasons = [event["reason"] for event in gated.events("fault")]
     assert reasons[0] == PLAYED and len([reason for reason in reasons if reason not in (PLAYED, CUT_SHORT)]) == 1
-    assert {each["ranks"] for each in stage.events("audit_passed")} <= {world_size}
-    differs = [each["part"] for each in stage.events("audit_differs")]
-    assert differs or stage.events("audit_passed")
+    assert {each["ranks"] for each in gated.events("audit_passed")} <= {world_size}
+    differs = [each["part"] for each in gated.events("audit_differs")]
+    assert differs or gated.events("audit_passed")
     return results, differs[0] if differs else "exact"

@@ -1,4 +1,4 @@
-"""Gates: where a process under test stops until its test lets it go on. For scripts; stage.py is the test's side.
+"""Gates: where a process under test stops until its test lets it go on. For scripts; gated_job.py is the test's side.
 
 E2E_GATES names the folder of the gates. A gate is `reached-NAME` when a process stands there, and holds its process id;
 it is `open-NAME` when whoever comes may go on. Without a folder nobody stops: then the script is its own reference.

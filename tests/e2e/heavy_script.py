@@ -9,7 +9,7 @@ import json
 
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 from small_job import Block, inputs_of, make_parser, reduce_over
 from torch import nn
 

@@ -18,7 +18,7 @@ import gates
 import small_job
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 
 import deadpool
 from deadpool.journal import Entry, Jsonl, Run, TensorBoard, WandB

@@ -8,7 +8,7 @@
     alone        by a break of rank 0 only, in its first process: the other one waits for it in the next step
     garbage      by a break after it, also in a dry step, as a script does that believes a dry step's loss
 
-Step 50 + n of a scene is in the evaluation after step n, step 100 + rank after the loop.
+Step 50 + n of an act is in the evaluation after step n, step 100 + rank after the loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import small_job
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 
 import deadpool
 

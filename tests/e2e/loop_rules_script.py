@@ -10,7 +10,7 @@ from __future__ import annotations
 import small_job
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 
 import deadpool
 

@@ -1,6 +1,6 @@
-"""Layouts x victims x moments, as tours that are each run once, and what came of them.
+"""Layouts x victims x moments, as runs with injections that are each made once, and what came of them.
 
-A tour takes one layout through all moments, a node being killed at each. By default the victim changes from moment to
+A run takes one layout through all moments, a node being killed at each. By default the victim changes from moment to
 moment, so that every pair of layout, victim and moment occurs; with --all every cell of the matrix does, with --sample
 the most common layouts, and every moment in some of them.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tour import Injection, Itinerary, Tour
+from injected_run import InjectedRun, Injection, InjectionList
 
 from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.results import Results, differences
@@ -46,11 +46,11 @@ class Shape:
 
 @dataclass(slots=True)
 class Finding:
-    """What came of one tour for the cells `of` it; `error` if it could not be done to its end."""
+    """What came of one run for the cells `of` it; `error` if it could not be done to its end."""
 
     of: Cell
 
-    tour: Tour | None = None
+    injected: InjectedRun | None = None
     disturbed: Results | None = None
     undisturbed: Results | None = None
     failed: str = "the reference"
@@ -64,7 +64,7 @@ class Matrix:
     _findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
 
     def cells(self, extent: str) -> list[Cell]:
-        """`extent`: all, pairs or sample. In the order of tours, and in each of them of the moments."""
+        """`extent`: all, pairs or sample. In the order of runs, and in each of them of the moments."""
         if extent == "all":
             return [(layout, victim, moment) for layout in self.layouts for victim in VICTIMS for moment in MOMENTS]
         rotated = [(row, layout, column) for row, layout in enumerate(self.layouts) for column in range(len(MOMENTS))]
@@ -85,10 +85,10 @@ class Matrix:
         if finding.error is not None and finding.of != cell:
             pytest.fail(f"{finding.failed} of this family failed: see {'-'.join(finding.of)}", pytrace=False)
         assert finding.error is None, f"{finding.failed} failed: {finding.error}"
-        assert finding.tour is not None and finding.undisturbed is not None and finding.disturbed is not None
-        index = [injection.moment for injection in finding.tour.itinerary.injections].index(moment)
-        assert finding.tour.fell(index)
-        assert finding.tour.hangs() == []
+        assert finding.injected is not None and finding.undisturbed is not None and finding.disturbed is not None
+        index = [injection.moment for injection in finding.injected.wanted.injections].index(moment)
+        assert finding.injected.fell(index)
+        assert finding.injected.hangs() == []
         assert differences(finding.undisturbed, finding.disturbed) == []
 
     def _find(
@@ -98,23 +98,23 @@ class Matrix:
         key = (layout, victim if extent == "all" else "")
         if key not in self._findings:
             self._findings[key] = found = Finding(cell)
-            found.tour = Tour(self._itinerary(layout, victim, extent), new_folder(layout), fork_server)
+            found.injected = InjectedRun(self._injection_list(layout, victim, extent), new_folder(layout), fork_server)
             try:
-                found.undisturbed = found.tour.undisturbed()
-                found.failed = "the tour"
-                found.disturbed = found.tour.run()
+                found.undisturbed = found.injected.undisturbed()
+                found.failed = "the run with injections"
+                found.disturbed = found.injected.run()
             except Exception as error:
                 found.error = f"{type(error).__name__}: {error}"
         return self._findings[key]
 
-    def _itinerary(self, layout: str, victim: str, extent: str) -> Itinerary:
-        """The cells of one tour: with --all those of this victim, else every moment has its own."""
+    def _injection_list(self, layout: str, victim: str, extent: str) -> InjectionList:
+        """The cells of one run: with --all those of this victim, else every moment has its own."""
         shape = self.layouts[layout]
         row = [cell for cell in self.cells(extent) if cell[0] == layout and (extent != "all" or cell[1] == victim)]
         victims = {moment: victim for _, victim, moment in row if (layout, moment) not in CANNOT}
         injections = tuple(Injection(moment, VICTIMS[victims[moment]](shape.nodes)) for moment in victims)
         flags = (*self.common, *shape.flags)
-        return Itinerary(
+        return InjectionList(
             layout=shape.layout or layout,
             nodes=shape.nodes,
             per_node=shape.per_node,

@@ -9,7 +9,7 @@ import socket
 
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 from small_job import STEPS, inputs_of, make_model, make_parser, reduce_over
 
 import deadpool

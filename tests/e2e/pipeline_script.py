@@ -1,6 +1,6 @@
 """A pipeline of two ranks for jobs under test, for `deadpool run` and torchrun alike: one file, no harness in the loop.
 
-Writes what it did like the workload (see deadpool/demo/results.py). The gates of scene.py stand in the backward of the
+Writes what it did like the workload (see deadpool/demo/results.py). The gates of acts.py stand in the backward of the
 first microbatch.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from scene import act
+from acts import act
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 

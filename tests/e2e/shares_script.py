@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 from small_job import make_parser
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

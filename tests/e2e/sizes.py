@@ -17,7 +17,7 @@ def size(layers: int, width: int, sequence: int, vocabulary: int) -> list[str]:
     return [word for name, value in words.items() for word in (name, str(value))]
 
 
-STAGE = size(1, 64, 4, 256) if IS_FAST else size(2, 64, 32, 256)
+GATED = size(1, 64, 4, 256) if IS_FAST else size(2, 64, 32, 256)
 """Its tests compare bytes that travel with those that need not, so its tensors keep their width."""
-TOUR = size(4, 8, 8, 16) if IS_FAST else size(4, 32, 16, 128)
+INJECTED = size(4, 8, 8, 16) if IS_FAST else size(4, 32, 16, 128)
 """Its layouts cut the model into up to six pieces, so it keeps its layers; the width is a multiple of the 8 heads."""

@@ -1,6 +1,6 @@
 """The loop of the scripts beside it: a small model, plain data parallelism, results as the workload writes them.
 
-Each script says in what it is special. `act` makes happen what a test has planned for a step (see scene.py).
+Each script says in what it is special. `act` makes happen what a test has planned for a step (see acts.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TextIO
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from scene import act
+from acts import act
 from torch import Tensor, nn
 
 import deadpool

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import torch
-from scene import act
+from acts import act
 from small_job import STEPS, WIDTH, inputs_of, make_parser, note_step
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

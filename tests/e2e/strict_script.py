@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch.distributed as dist
-from scene import act
+from acts import act
 from small_job import inputs_of, make_model, make_parser, reduce_over, train
 from torch import nn
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from scene import act
+from acts import act
 from small_job import STEPS, inputs_of, make_model, make_parser
 from torch import Tensor, nn
 

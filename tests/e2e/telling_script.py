@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from scene import act
+from acts import act
 from torch import nn
 
 import deadpool

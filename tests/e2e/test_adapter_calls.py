@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
@@ -31,17 +31,17 @@ SEATED = f"seated at {AT} after {AT} steps"
 def lose_rank_0(folder, fork_server, *arguments):
     """Its node dies in a step, once the spare has rehearsed its rank. Returns the calls of each process, by rank."""
     config = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
-    stage = Stage(config, "plain", f"wait@{AT}:0", folder / "job", fork_server, SCRIPT, list(arguments))
+    gated = GatedJob(config, "plain", f"wait@{AT}:0", folder / "job", fork_server, SCRIPT, list(arguments))
 
     def during(_):
-        stage.trial.await_event("rehearsed")
-        stage.await_committed(AT)
-        stage.kill_node_at_gate("n0", AT)
+        gated.trial.await_event("rehearsed")
+        gated.await_committed(AT)
+        gated.kill_node_at_gate("n0", AT)
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     assert differences(run_script_unprotected(SCRIPT, [], 2, folder / "unprotected"), results) == []
     calls = {rank: [] for rank in (0, 1)}
-    for path in stage.trial.out.glob("calls-*"):
+    for path in gated.trial.out.glob("calls-*"):
         calls[int(path.name.split("-")[1])].append(path.read_text().splitlines())
     return calls
 

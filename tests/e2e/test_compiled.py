@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
@@ -20,12 +20,12 @@ SCRIPT = Path(__file__).with_name("compile_script.py")
 def test_node_killed_in_mid_step(tmp_path, fork_server, layout, backend):
     arguments = ["--layout", layout, "--backend", backend]
     settings = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
-    stage = Stage(settings, layout, "wait@4:1", tmp_path / "job", fork_server, SCRIPT, arguments)
+    gated = GatedJob(settings, layout, "wait@4:1", tmp_path / "job", fork_server, SCRIPT, arguments)
 
     def during(_):
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", 4)
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", 4)
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     assert differences(run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "reference"), results) == []
-    assert stage.seats() == ["n0", "n2"]
+    assert gated.seats() == ["n0", "n2"]

@@ -37,15 +37,15 @@ def _damage(memory: mmap.mmap, rank: int, place: int) -> list[int]:
 
 
 @pytest.mark.thorough
-def test_held_copy_damaged_another_one_is_used(make_stage, play):
-    stage = make_stage(scene="wait@4:1", nodes=3, holders=2)
+def test_held_copy_damaged_another_one_is_used(make_gated_job, run_and_compare):
+    gated = make_gated_job(acts="wait@4:1", nodes=3, holders=2)
 
     def during():
-        stage.await_gate(4)
-        stage.await_committed(4)
-        first = next(node for node in stage.status()["nodes"] if node["node"] in ("n0", "n2"))
-        assert 4 in damage_copies(stage.trial.job.nodes[first["node"]].pid, rank=1)
-        stage.kill_node_at_gate("n1", 4)
+        gated.await_gate(4)
+        gated.await_committed(4)
+        first = next(node for node in gated.status()["nodes"] if node["node"] in ("n0", "n2"))
+        assert 4 in damage_copies(gated.trial.job.nodes[first["node"]].pid, rank=1)
+        gated.kill_node_at_gate("n1", 4)
 
-    play(stage, during)
-    assert "not as sealed" in stage.events("source_failed")[0]["reason"]
+    run_and_compare(gated, during)
+    assert "damaged" in gated.events("source_failed")[0]["reason"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
@@ -14,18 +14,18 @@ SCRIPT = Path(__file__).with_name("deaf_script.py")
 
 def test_survivor_waits_for_something_that_never_comes(tmp_path, fork_server):
     config = JobConfig(nodes=2, spares=1, unwind_timeout_s=600.0, **EVERY_STEP).checked()
-    stage = Stage(config, "", "", tmp_path / "job", fork_server, SCRIPT, [])
+    gated = GatedJob(config, "", "", tmp_path / "job", fork_server, SCRIPT, [])
 
     def during(_):
-        deaf = stage.folder / "gates" / "deaf"
-        stage.trial.await_true(deaf.exists, "the rank to be deaf")
-        stage.await_committed(4)
-        stage.trial.job.kill_node("n1")
+        deaf = gated.folder / "gates" / "deaf"
+        gated.trial.await_true(deaf.exists, "the rank to be deaf")
+        gated.await_committed(4)
+        gated.trial.job.kill_node("n1")
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     assert differences(run_script_unprotected(SCRIPT, [], 2, tmp_path / "reference"), results) == []
-    ((rank, node, found),) = [(event["rank"], event["node"], event["found"]) for event in stage.events("hung")]
+    ((rank, node, found),) = [(event["rank"], event["node"], event["found"]) for event in gated.events("hung")]
     assert (rank, node) == (0, "n0")
     assert found.startswith(("stood still inside torch", "was idle for")), "the process or its agent is first to see it"
-    assert len(stage.events("fault")) == 1, "whoever ends for it is not one more fault"
-    assert stage.seats() == ["n0", "n2"]
+    assert len(gated.events("fault")) == 1, "whoever ends for it is not one more fault"
+    assert gated.seats() == ["n0", "n2"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from framework_run import faults_after_audit, run_audited
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
@@ -46,8 +46,8 @@ def undisturbed(tmp_path_factory):
 
 def run(folder, fork_server, *faults, arguments=(), **settings):
     config = JobConfig(**{"nodes": 2, "spares": 1, "faults": faults, **EVERY_STEP, **settings}).checked()
-    stage = Stage(config, "plain", "", folder / "job", fork_server, SCRIPT, list(arguments))
-    return stage, stage.trial.run()
+    gated = GatedJob(config, "plain", "", folder / "job", fork_server, SCRIPT, list(arguments))
+    return gated, gated.trial.run()
 
 
 MOMENTS = {
@@ -79,8 +79,8 @@ KINDS = {
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, kind, moment):
-    stage, disturbed = run(tmp_path, fork_server, MOMENTS[moment], arguments=KINDS[kind])
-    assert len(stage.events("fault")) == 1
+    gated, disturbed = run(tmp_path, fork_server, MOMENTS[moment], arguments=KINDS[kind])
+    assert len(gated.events("fault")) == 1
     assert differences(undisturbed(KINDS[kind]), disturbed) == []
     assert len(disturbed.losses[0]) == STEPS
 
@@ -138,19 +138,19 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["0 bf16", "1 bf16", "2 bf16", "3 bf16"])
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed, kind):
-    stage, disturbed = run(tmp_path, fork_server, "at=backward step=5 node=n1", arguments=KINDS[kind])
+    gated, disturbed = run(tmp_path, fork_server, "at=backward step=5 node=n1", arguments=KINDS[kind])
     assert differences(undisturbed(KINDS[kind]), disturbed) == []
-    assert stage.trainers()[0] == "n0.0"
-    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
-    assert stage.events("replicas_differ") == [] and stage.events("dry_step_failed") == []
+    assert gated.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in gated.events("restored") if event["rank"] == 0] == [True]
+    assert gated.events("replicas_differ") == [] and gated.events("dry_step_failed") == []
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["2 bf16", "3 fp16"])
 def test_four_ranks_and_several_faults(tmp_path, fork_server, undisturbed, kind):
     faults = ["at=optimizer step=2 node=n1", "at=backward step=6 rank=0"]
-    stage, disturbed = run(tmp_path, fork_server, *faults, arguments=KINDS[kind], nproc_per_node=2)
-    assert len(stage.events("fault")) == 2
+    gated, disturbed = run(tmp_path, fork_server, *faults, arguments=KINDS[kind], nproc_per_node=2)
+    assert len(gated.events("fault")) == 2
     assert differences(undisturbed(KINDS[kind], 4), disturbed) == []
 
 

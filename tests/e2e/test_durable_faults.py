@@ -117,7 +117,7 @@ def test_checkpoints_are_damaged(tmp_path, fork_server):
     fourth = job("fourth", 6)
     fourth.run()
     (skipped,) = fourth.events("checkpoint_skipped")
-    assert skipped["name"] == newest.name and "not as sealed" in skipped["reason"]
+    assert skipped["name"] == newest.name and "damaged" in skipped["reason"]
     assert fourth.events("planned")[-1]["checkpoint"] == older.name
     assert sorted(fourth.losses()[0]) == list(range(older.step, 6))
     for each in manifests(where):

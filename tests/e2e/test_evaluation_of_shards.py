@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
@@ -28,6 +28,6 @@ def undisturbed(tmp_path_factory):
 )
 def test_bit_identical(tmp_path, fork_server, undisturbed, fault, settings):
     config = JobConfig(nodes=2, spares=1, faults=(fault,), **{**EVERY_STEP, **settings}).checked()
-    stage = Stage(config, "plain", "", tmp_path / "job", fork_server, SCRIPT, [])
-    assert differences(undisturbed, stage.trial.run()) == []
-    assert len(stage.events("fault")) == 1
+    gated = GatedJob(config, "plain", "", tmp_path / "job", fork_server, SCRIPT, [])
+    assert differences(undisturbed, gated.trial.run()) == []
+    assert len(gated.events("fault")) == 1

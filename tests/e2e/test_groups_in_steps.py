@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
@@ -17,10 +17,10 @@ SCRIPT = Path(__file__).with_name("groups_script.py")
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
-    def make(made_in: int, scene: str, **config: object) -> Stage:
+def make_gated_job(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., GatedJob]:
+    def make(made_in: int, acts: str, **config: object) -> GatedJob:
         settings = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP, **config}).checked()
-        return Stage(settings, "plain", scene, tmp_path / "job", fork_server, SCRIPT, ["--made-in", str(made_in)])
+        return GatedJob(settings, "plain", acts, tmp_path / "job", fork_server, SCRIPT, ["--made-in", str(made_in)])
 
     return make
 
@@ -29,18 +29,18 @@ def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., S
     "made_in",
     [pytest.param(-1, id="one per step"), pytest.param(0, id="one in the first step", marks=pytest.mark.thorough)],
 )
-def test_node_killed_while_a_group_is_made(make_stage, tmp_path, made_in):
+def test_node_killed_while_a_group_is_made(make_gated_job, tmp_path, made_in):
     """Rank 0 waits in new_group, or in the group, for a rank that is dead."""
-    stage = make_stage(made_in, scene="wait@4:1")
+    gated = make_gated_job(made_in, acts="wait@4:1")
 
     def during(_):
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", 4)
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", 4)
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     reference = run_script_unprotected(SCRIPT, ["--made-in", str(made_in)], 2, tmp_path / "reference")
     assert differences(reference, results) == []
-    assert stage.seats() == ["n0", "n2"]
+    assert gated.seats() == ["n0", "n2"]
 
 
 @pytest.mark.parametrize(
@@ -50,25 +50,27 @@ def test_default_group_that_is_made_again_and_a_node_that_is_killed(tmp_path, fo
     """The newcomer has never run the step that made it the first time: where they meet next, all know alike. A survivor
     that has none any more is replaced."""
     settings = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
-    stage = Stage(settings, "plain", f"wait@{step}:1", tmp_path / "job", fork_server, SCRIPT, ["--worlds-in", "2", "6"])
+    gated = GatedJob(
+        settings, "plain", f"wait@{step}:1", tmp_path / "job", fork_server, SCRIPT, ["--worlds-in", "2", "6"]
+    )
 
     def during(_):
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", step)
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", step)
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     reference = run_script_unprotected(SCRIPT, ["--worlds-in", "99"], 2, tmp_path / "reference")
     assert differences(reference, results) == []
-    assert stage.seats() == ["n0", "n2"]
-    assert not [event for event in stage.events("fault") if "script" in event["reason"]]
+    assert gated.seats() == ["n0", "n2"]
+    assert not [event for event in gated.events("fault") if "script" in event["reason"]]
 
 
 @pytest.mark.thorough
-def test_newcomer_that_cannot_have_the_group_ends_the_job_and_names_it(make_stage):
+def test_newcomer_that_cannot_have_the_group_ends_the_job_and_names_it(make_gated_job):
     """The group was made in a step that the newcomer has neither run nor rehearsed: nobody may wait for it."""
-    stage = make_stage(2, scene="wait@5:1", spares=2)
+    gated = make_gated_job(2, acts="wait@5:1", spares=2)
     with pytest.raises(JobFailed, match="code 1"):
-        stage.trial.run(lambda _: stage.kill_node_at_gate("n1", 5))
-    reason = stage.events("failed")[0]["reason"]
+        gated.trial.run(lambda _: gated.kill_node_at_gate("n1", 5))
+    reason = gated.events("failed")[0]["reason"]
     assert "group '1' of ranks 0, 1 is not in this process" in reason
     assert "before the loop over steps" in reason

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from framework_run import faults_after_audit, run_audited
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
@@ -69,8 +69,8 @@ def run(folder, fork_server, how, arguments, **settings):
     """`how`: a fault to be injected, or arguments of a script that kills itself."""
     faults, more = ([], how) if how[:1] == ["--kill"] else (how, [])
     config = JobConfig(nodes=2, spares=1, faults=tuple(faults), **EVERY_STEP, **settings).checked()
-    stage = Stage(config, "", "", folder / "job", fork_server, SCRIPT, [*arguments, *more])
-    return stage, stage.trial.run()
+    gated = GatedJob(config, "", "", folder / "job", fork_server, SCRIPT, [*arguments, *more])
+    return gated, gated.trial.run()
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -78,18 +78,18 @@ def run(folder, fork_server, how, arguments, **settings):
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, training, moment):
     arguments, updates = TRAININGS[training]
     how = [each.replace("LAST", str(updates - 1)) for each in MOMENTS[moment]]
-    stage, disturbed = run(tmp_path, fork_server, how, arguments)
+    gated, disturbed = run(tmp_path, fork_server, how, arguments)
     assert differences(undisturbed(arguments), disturbed) == []
     assert len(disturbed.losses[0]) == updates
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("moment", ["generation", "backward"])
 def test_other_trainings(tmp_path, fork_server, undisturbed, variant, moment):
-    stage, disturbed = run(tmp_path, fork_server, MOMENTS[moment], VARIANTS[variant])
+    gated, disturbed = run(tmp_path, fork_server, MOMENTS[moment], VARIANTS[variant])
     assert differences(undisturbed(VARIANTS[variant]), disturbed) == []
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 LONG_ENOUGH = ["--rows", "18"]  # ten updates where a variant would have six; epochs still end with half of one
@@ -116,10 +116,10 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
     arguments, _ = TRAININGS["GRPO, four updates per generation"]
-    stage, disturbed = run(tmp_path, fork_server, MOMENTS["backward"], arguments)
+    gated, disturbed = run(tmp_path, fork_server, MOMENTS["backward"], arguments)
     assert differences(undisturbed(arguments), disturbed) == []
-    assert stage.trainers()[0] == "n0.0"
-    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+    assert gated.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in gated.events("restored") if event["rank"] == 0] == [True]
 
 
 @pytest.mark.parametrize(

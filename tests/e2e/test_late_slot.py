@@ -11,23 +11,25 @@ PATIENT = {"node_timeout_s": 600.0}  # an agent that stands still is not lost
 
 
 @pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.thorough)])
-def test_version_of_a_long_step_is_committed_although_no_slot_was_free_when_it_began(make_stage, play, layout):
+def test_version_of_a_long_step_is_committed_although_no_slot_was_free_when_it_began(
+    make_gated_job, run_and_compare, layout
+):
     """While the agent of n1 stands still, no copy is stored there, so no version is committed and no slot is freed: the
     ranks run out of slots on their way to the long step, on any machine."""
-    stage = make_stage(layout, scene="wait@1:1 wait@6:1", **PATIENT)
+    gated = make_gated_job(layout, acts="wait@1:1 wait@6:1", **PATIENT)
 
     def during() -> None:
-        stage.await_gate(1)
-        stage.await_committed(1)
-        agent = stage.trial.job.nodes["n1"].pid
+        gated.await_gate(1)
+        gated.await_committed(1)
+        agent = gated.trial.job.nodes["n1"].pid
         os.kill(agent, signal.SIGSTOP)
-        stage.open_gate(1)
-        stage.await_gate(6)
-        assert stage.status()["watermark"] < 6
+        gated.open_gate(1)
+        gated.await_gate(6)
+        assert gated.status()["watermark"] < 6
         os.kill(agent, signal.SIGCONT)
-        stage.await_committed(6)
-        stage.trial.job.kill_node("n0")
-        stage.open_gate(6)
+        gated.await_committed(6)
+        gated.trial.job.kill_node("n0")
+        gated.open_gate(6)
 
-    play(stage, during)
-    assert stage.events("planned")[-1]["step"] == 6, "no completed step was lost"
+    run_and_compare(gated, during)
+    assert gated.events("planned")[-1]["step"] == 6, "no completed step was lost"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from stage import STEPS, workload
+from gated_job import STEPS, workload
 from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig

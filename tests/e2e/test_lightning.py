@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from framework_run import WHILE_SENT, faults_after_audit, journal_of, run_audited, run_framework
-from stage import run_script_unprotected
+from gated_job import run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.control.trainers.fork_client import SharedForkServer
@@ -50,17 +50,17 @@ CASES = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
-    stage, disturbed = run(tmp_path, fork_server, *CASES[case])
-    assert len(stage.events("fault")) == 1
+    gated, disturbed = run(tmp_path, fork_server, *CASES[case])
+    assert len(gated.events("fault")) == 1
     assert differences(undisturbed, disturbed) == []
     assert len(disturbed.losses[0]) == STEPS
 
 
 @pytest.mark.thorough
 def test_values_of_callbacks_are_logged_once_through_the_job(tmp_path, fork_server):
-    stage, _ = run(tmp_path, fork_server, "at=backward step=8 node=n1", arguments=["--log"])
-    assert len(stage.events("fault")) == 1
-    assert journal_of(stage) == {rank: [(n, {"updates": n + 1}) for n in range(STEPS)] for rank in (0, 1)}
+    gated, _ = run(tmp_path, fork_server, "at=backward step=8 node=n1", arguments=["--log"])
+    assert len(gated.events("fault")) == 1
+    assert journal_of(gated) == {rank: [(n, {"updates": n + 1}) for n in range(STEPS)] for rank in (0, 1)}
 
 
 @pytest.mark.thorough
@@ -73,10 +73,10 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
     """Although forward and backward run inside of the optimizer's step."""
     step = 2 * PER_EPOCH - 1
-    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", gate=step)
+    gated, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", gate=step)
     assert differences(undisturbed, disturbed) == []
-    assert stage.trainers()[0] == "n0.0"
-    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+    assert gated.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in gated.events("restored") if event["rank"] == 0] == [True]
 
 
 VARIANTS = {
@@ -105,9 +105,9 @@ def test_other_trainings(tmp_path, fork_server, variant, step):
         undisturbed = Results.read(tmp_path / "unprotected")
     else:
         undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
-    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n{step % 2}", arguments=arguments)
+    gated, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n{step % 2}", arguments=arguments)
     assert differences(undisturbed, disturbed) == []
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 AUDITED = {"DDP": [], **{variant: VARIANTS[variant] for variant in ("sharded", "optimized by hand")}}
@@ -126,9 +126,9 @@ def test_audited_and_bit_identical(tmp_path, fork_server, record_property, varia
 @pytest.mark.thorough
 def test_several_faults(tmp_path, fork_server, undisturbed):
     faults = ["at=forward step=2 rank=0", "at=backward step=7 rank=1", "at=optimizer step=13 node=n0"]
-    stage, disturbed = run(tmp_path, fork_server, *faults)
+    gated, disturbed = run(tmp_path, fork_server, *faults)
     assert differences(undisturbed, disturbed) == []
-    assert len(stage.events("fault")) == 3
+    assert len(gated.events("fault")) == 3
 
 
 @pytest.mark.thorough

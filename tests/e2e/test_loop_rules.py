@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
@@ -21,10 +21,10 @@ REFUSED = {
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
-    def make(what: str, scene: str = "", spares: int = 0) -> Stage:
+def make_gated_job(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., GatedJob]:
+    def make(what: str, acts: str = "", spares: int = 0) -> GatedJob:
         settings = JobConfig(nodes=2, spares=spares, **EVERY_STEP).checked()
-        return Stage(settings, "", scene, tmp_path / "job", fork_server, script=SCRIPT, arguments=["--what", what])
+        return GatedJob(settings, "", acts, tmp_path / "job", fork_server, script=SCRIPT, arguments=["--what", what])
 
     return make
 
@@ -32,14 +32,14 @@ def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., S
 @pytest.mark.parametrize(
     "what", ["bare", *(pytest.param(w, marks=pytest.mark.thorough) for w in ("continue", "twice"))]
 )
-def test_loop_is_refused(make_stage, what):
-    stage = make_stage(what)
+def test_loop_is_refused(make_gated_job, what):
+    gated = make_gated_job(what)
     with pytest.raises(JobFailed, match="code 1"):
-        stage.trial.run()
-    said = "".join(path.read_text() for path in stage.trial.job.run_dir.logs.glob("*.log"))
+        gated.trial.run()
+    said = "".join(path.read_text() for path in gated.trial.job.run_dir.logs.glob("*.log"))
     assert REFUSED[what] in said
     if what != "twice":  # then every rank was released before
-        assert REFUSED[what] in stage.events("failed")[0]["reason"]
+        assert REFUSED[what] in gated.events("failed")[0]["reason"]
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -50,12 +50,12 @@ def test_loop_is_refused_without_deadpool_too(tmp_path, what):
 
 
 @pytest.mark.thorough
-def test_script_may_leave_out_the_steps_of_a_rehearsal(make_stage):
-    stage = make_stage("skips", "wait@2:1", spares=1)
+def test_script_may_leave_out_the_steps_of_a_rehearsal(make_gated_job):
+    gated = make_gated_job("skips", "wait@2:1", spares=1)
 
     def during(_):
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", 2)
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", 2)
 
-    stage.trial.run(during)
-    assert stage.seats() == ["n0", "n2"]
+    gated.trial.run(during)
+    assert gated.seats() == ["n0", "n2"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from framework_run import AUDITED_STEPS, faults_after_audit, run_audited
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 from megatron_cells import FAULTS, LAYOUTS, SCRIPT, STEPS
-from stage import EVERY_STEP, Stage, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import Results, differences
@@ -33,8 +33,8 @@ def run(folder, fork_server, layout, *faults, more=(), **settings):
     ranks, arguments = LAYOUTS[layout]
     wanted = {"nodes": ranks, "spares": 1, **EVERY_STEP, **settings}
     config = JobConfig(faults=faults, **wanted).checked()
-    stage = Stage(config, "plain", "", folder / "job", fork_server, SCRIPT, [*arguments, *more])
-    return stage, stage.trial.run()
+    gated = GatedJob(config, "plain", "", folder / "job", fork_server, SCRIPT, [*arguments, *more])
+    return gated, gated.trial.run()
 
 
 def cells():
@@ -46,11 +46,11 @@ def cells():
 
 @pytest.mark.parametrize(("layout", "moment"), list(cells()))
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, layout, moment):
-    stage, disturbed = run(tmp_path, fork_server, layout, FAULTS[moment])
-    assert len(stage.events("fault")) == 1
+    gated, disturbed = run(tmp_path, fork_server, layout, FAULTS[moment])
+    assert len(gated.events("fault")) == 1
     assert differences(undisturbed(layout), disturbed) == []
     assert len(disturbed.losses[0]) == STEPS
-    assert stage.events("replicas_differ") == []
+    assert gated.events("replicas_differ") == []
 
 
 @pytest.mark.thorough
@@ -74,19 +74,19 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 @pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["dp, distributed optimizer, all overlaps", "pp, interleaved"])
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed, layout):
-    stage, disturbed = run(tmp_path, fork_server, layout, "at=backward step=3 node=n1")
+    gated, disturbed = run(tmp_path, fork_server, layout, "at=backward step=3 node=n1")
     assert differences(undisturbed(layout), disturbed) == []
-    assert stage.trainers()[0] == "n0.0"
-    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+    assert gated.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in gated.events("restored") if event["rank"] == 0] == [True]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["dp, distributed optimizer, all overlaps", "ep", "pp, interleaved"])
 def test_several_faults(tmp_path, fork_server, undisturbed, layout):
     faults = ["at=forward step=1 rank=0", "at=backward step=3 rank=1", "at=optimizer step=4 node=n0"]
-    stage, disturbed = run(tmp_path, fork_server, layout, *faults)
+    gated, disturbed = run(tmp_path, fork_server, layout, *faults)
     assert differences(undisturbed(layout), disturbed) == []
-    assert len(stage.events("fault")) == 3
+    assert len(gated.events("fault")) == 3
 
 
 REFUSED = {

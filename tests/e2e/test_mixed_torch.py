@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 
 from deadpool.config.job_config import JobConfig
 from deadpool.errors import JobFailed
@@ -15,26 +15,26 @@ SENTENCE = "all nodes of a job need the same torch"
 
 @pytest.mark.parametrize("strange", ["spare", pytest.param("job", marks=pytest.mark.thorough)])
 def test_spare_with_another_torch_says_so_and_rehearses_nothing(
-    tmp_path, fork_server, strange_fork_server, play, strange
+    tmp_path, fork_server, strange_fork_server, run_and_compare, strange
 ):
     servers = {"job": fork_server, "spare": fork_server, strange: strange_fork_server}
-    stage = Stage(JobConfig(nodes=2, spares=0, **EVERY_STEP).checked(), "ddp", "wait@4:0", tmp_path, servers["job"])
+    gated = GatedJob(JobConfig(nodes=2, spares=0, **EVERY_STEP).checked(), "ddp", "wait@4:0", tmp_path, servers["job"])
 
     def lost():
-        return [event["reason"] for event in stage.events("trainer_lost")]
+        return [event["reason"] for event in gated.events("trainer_lost")]
 
     def during():
-        stage.await_gate(4)
-        job = stage.trial.job
+        gated.await_gate(4)
+        job = gated.trial.job
         job.fork_server = servers["spare"]
         job.add_node("n2", spare=True)
-        stage.trial.await_event("trainer_lost")
-        stage.trial.await_event("spare_lost")  # nobody counts on it
-        stage.open_gate(4)
+        gated.trial.await_event("trainer_lost")
+        gated.trial.await_event("spare_lost")  # nobody counts on it
+        gated.open_gate(4)
 
-    play(stage, during)
+    run_and_compare(gated, during)
     assert lost() and all(SENTENCE in reason for reason in lost())
-    assert not stage.events("rehearsed")
+    assert not gated.events("rehearsed")
 
 
 class Alternating:
@@ -54,7 +54,7 @@ class Alternating:
 @pytest.mark.thorough
 def test_ranks_with_different_torches_do_not_begin(tmp_path, fork_server, strange_fork_server):
     mixed = Alternating(fork_server, strange_fork_server)
-    stage = Stage(JobConfig(nodes=2, spares=0, **EVERY_STEP).checked(), "ddp", "", tmp_path, mixed)
+    gated = GatedJob(JobConfig(nodes=2, spares=0, **EVERY_STEP).checked(), "ddp", "", tmp_path, mixed)
     with pytest.raises(JobFailed, match=SENTENCE):
-        stage.trial.run()
-    assert stage.trial.results().losses == {}, "no rank has done a step"
+        gated.trial.run()
+    assert gated.trial.results().losses == {}, "no rank has done a step"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
@@ -16,54 +16,54 @@ SCRIPT = Path(__file__).with_name("heavy_script.py")
 BUDGET = 0.05  # so much that a few dozen steps have saved up for a copy, also on a busy machine
 
 
-def make_stage(tmp_path, fork_server, steps, scene, budget):
+def make_gated_job(tmp_path, fork_server, steps, acts, budget):
     settings = JobConfig(nodes=2, spares=1, **{**EVERY_STEP, "overhead_budget": budget}).checked()
-    return Stage(settings, "plain", scene, tmp_path / "job", fork_server, SCRIPT, ["--steps", str(steps)])
+    return GatedJob(settings, "plain", acts, tmp_path / "job", fork_server, SCRIPT, ["--steps", str(steps)])
 
 
 def test_copy_does_not_fit_and_a_node_is_killed(tmp_path, fork_server):
     gate, steps = 500, 520
-    stage = make_stage(tmp_path, fork_server, steps, f"wait@{gate}:1", BUDGET)
+    gated = make_gated_job(tmp_path, fork_server, steps, f"wait@{gate}:1", BUDGET)
 
     def during(_):
-        stage.await_gate(gate)
-        stage.trial.await_event("rehearsed")
-        every = interval_in_force(stage, gate)
-        stage.trial.await_true(lambda: stage.status()["watermark"] % every == 0, "a version of the interval")
-        assert stage.status()["protected"]
-        stage.kill_node_at_gate("n1", gate, committed=False)  # it may be none that is captured
+        gated.await_gate(gate)
+        gated.trial.await_event("rehearsed")
+        every = interval_in_force(gated, gate)
+        gated.trial.await_true(lambda: gated.status()["watermark"] % every == 0, "a version of the interval")
+        assert gated.status()["protected"]
+        gated.kill_node_at_gate("n1", gate, committed=False)  # it may be none that is captured
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     reference = run_script_unprotected(SCRIPT, ["--steps", str(steps)], 2, tmp_path / "reference")
     assert differences(reference, results) == []
-    assert stage.seats() == ["n0", "n2"]
-    assert_widened(stage)
+    assert gated.seats() == ["n0", "n2"]
+    assert_widened(gated)
     # The protocol's bound, k + (L1 + skew) / T; the interval is such that (slots - 1) k T >= L1 + L2 + skew.
-    recovery = stage.trial.recoveries()[0]
-    missed = {event["step"] for event in stage.events("capture_missed") if recovery.resume_step < event["step"] <= gate}
-    assert recovery.lost_steps <= (stage.config.slots + len(missed)) * interval_in_force(stage, gate)
+    recovery = gated.trial.recoveries()[0]
+    missed = {event["step"] for event in gated.events("capture_missed") if recovery.resume_step < event["step"] <= gate}
+    assert recovery.lost_steps <= (gated.config.slots + len(missed)) * interval_in_force(gated, gate)
 
 
-def interval_in_force(stage, number):
-    return [event for event in stage.events("capture_interval") if event["from"] <= number][-1]["every"]
+def interval_in_force(gated, number):
+    return [event for event in gated.events("capture_interval") if event["from"] <= number][-1]["every"]
 
 
-def assert_widened(stage):
-    first = stage.events("capture_interval")[0]
+def assert_widened(gated):
+    first = gated.events("capture_interval")[0]
     assert first["every"] > 1 and first["from"] > 2 and first["reason"]
-    assert [event for event in stage.events("capture_missed") if "would have waited" in event["reason"]]
+    assert [event for event in gated.events("capture_missed") if "would have waited" in event["reason"]]
 
 
 def test_without_a_budget_no_copy_is_given_up(tmp_path, fork_server):
     """The control: the same job, in which each step waits for its copy."""
     gate = 100
-    stage = make_stage(tmp_path, fork_server, gate + 1, f"wait@{gate}:1", 0.0)
+    gated = make_gated_job(tmp_path, fork_server, gate + 1, f"wait@{gate}:1", 0.0)
 
     def during(_):
-        stage.await_gate(gate)
-        assert stage.status()["interval"] == {"every": 1, "from": 0, "budget": 0.0}
-        stage.open_gate(gate)
+        gated.await_gate(gate)
+        assert gated.status()["interval"] == {"every": 1, "from": 0, "budget": 0.0}
+        gated.open_gate(gate)
 
-    stage.trial.run(during)
-    assert stage.events("capture_interval") == []
-    assert {event["reason"] for event in stage.events("capture_missed")} <= {"no free slot"}
+    gated.trial.run(during)
+    assert gated.events("capture_interval") == []
+    assert {event["reason"] for event in gated.events("capture_missed")} <= {"no free slot"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
@@ -45,14 +45,14 @@ def under_torchrun(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, 
 def under_deadpool(tmp_path: Path) -> Callable[..., Path]:
     """With a fork server of its own, as `deadpool run` starts it: that of other tests was started otherwise."""
 
-    def run(during: Callable[[Stage], None] | None = None) -> Path:
+    def run(during: Callable[[GatedJob], None] | None = None) -> Path:
         settings = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()  # type: ignore[arg-type]
-        stage = Stage(settings, "", "", tmp_path, None, script=SCRIPT, arguments=[])  # type: ignore[arg-type]
+        gated = GatedJob(settings, "", "", tmp_path, None, script=SCRIPT, arguments=[])  # type: ignore[arg-type]
         out = tmp_path / "states"
-        stage.trial.job.script = [str(SCRIPT), str(out)]
+        gated.trial.job.script = [str(SCRIPT), str(out)]
         if during is None:
-            stage.open_gate(3)
-        stage.trial.run(lambda _: during(stage) if during is not None else None)
+            gated.open_gate(3)
+        gated.trial.run(lambda _: during(gated) if during is not None else None)
         return out
 
     return run
@@ -111,10 +111,10 @@ def test_undisturbed(under_torchrun, under_deadpool):
 def test_survivor_and_newcomer(under_torchrun, under_deadpool):
     died = []
 
-    def during(stage: Stage) -> None:
-        died.append(stage.await_gate(3))
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", 3)
+    def during(gated: GatedJob) -> None:
+        died.append(gated.await_gate(3))
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", 3)
 
     folder = under_deadpool(during)
     assert_alike(under_torchrun, folder, 2, died[0])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from stage import run_unprotected, workload
+from gated_job import run_unprotected, workload
 from unprotected import run_ranks
 
 from deadpool.demo.results import Results, differences

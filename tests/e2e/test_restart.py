@@ -9,58 +9,58 @@ import sys
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 
 from deadpool.config.job_config import JobConfig
 from deadpool_lab.workload.harness import LIMIT_S
 
 
-def restarted(stage):
-    return sorted(event["rank"] for event in stage.events("trainer_restarts"))
+def restarted(gated):
+    return sorted(event["rank"] for event in gated.events("trainer_restarts"))
 
 
 @pytest.mark.parametrize(("layout", "nodes"), [("ddp", 3), pytest.param("fsdp2", 2, marks=pytest.mark.thorough)])
-def test_node_killed_and_every_survivor_restarts(make_stage, play, layout, nodes):
-    stage = make_stage(layout, scene="wait@4:1", nodes=nodes, in_place="never")
-    play(stage, lambda: stage.kill_node_at_gate("n1", 4))
+def test_node_killed_and_every_survivor_restarts(make_gated_job, run_and_compare, layout, nodes):
+    gated = make_gated_job(layout, acts="wait@4:1", nodes=nodes, in_place="never")
+    run_and_compare(gated, lambda: gated.kill_node_at_gate("n1", 4))
     survivors = [rank for rank in range(nodes) if rank != 1]
-    assert restarted(stage) == survivors
-    assert len(stage.events("fault")) == 1, "their ends are part of the recovery, not further faults"
-    restored = {event["rank"]: event for event in stage.events("restored")}
+    assert restarted(gated) == survivors
+    assert len(gated.events("fault")) == 1, "their ends are part of the recovery, not further faults"
+    restored = {event["rank"]: event for event in gated.events("restored")}
     assert sorted(restored) == list(range(nodes)) and not any(event["kept"] for event in restored.values())
     assert [restored[rank]["trainer"] for rank in survivors] == [f"n{rank}.1" for rank in survivors]
 
 
 @pytest.mark.thorough
-def test_one_trainer_killed_after_the_other(make_stage, play):
+def test_one_trainer_killed_after_the_other(make_gated_job, run_and_compare):
     """Each time the dead one and the survivor are fresh processes, and the next loss finds them protected again."""
-    scene = "wait@2:1 wait@4:0 wait@6:1"
-    stage = make_stage("plain", scene=scene, spares=0, in_place="never")
-    play(stage, lambda: [stage.kill_trainer_at_gate(step) for step in (2, 4, 6)])
-    assert len(stage.events("fault")) == 3
-    assert restarted(stage) == [0, 0, 1]
+    acts = "wait@2:1 wait@4:0 wait@6:1"
+    gated = make_gated_job("plain", acts=acts, spares=0, in_place="never")
+    run_and_compare(gated, lambda: [gated.kill_trainer_at_gate(step) for step in (2, 4, 6)])
+    assert len(gated.events("fault")) == 3
+    assert restarted(gated) == [0, 0, 1]
 
 
 @pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.thorough)])
-def test_torch_in_which_groups_cannot_be_rebuilt(tmp_path, strange_fork_server, play, layout):
+def test_torch_in_which_groups_cannot_be_rebuilt(tmp_path, strange_fork_server, run_and_compare, layout):
     """Every rank is a fresh process after each of two faults, and the losses are those of an undisturbed run: nothing
     private of torch is needed for that."""
     config = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
-    stage = Stage(config, layout, "wait@4:1 wait@6:0", tmp_path, strange_fork_server)
+    gated = GatedJob(config, layout, "wait@4:1 wait@6:0", tmp_path, strange_fork_server)
 
     def during():
-        stage.await_gate(4)
-        stage.await_committed(3)
-        stage.kill_node_at_gate("n1", 4)
-        stage.kill_trainer_at_gate(6)
+        gated.await_gate(4)
+        gated.await_committed(3)
+        gated.kill_node_at_gate("n1", 4)
+        gated.kill_trainer_at_gate(6)
 
-    play(stage, during)
-    assert restarted(stage) == [0, 1]
-    restored = stage.events("restored")
+    run_and_compare(gated, during)
+    assert restarted(gated) == [0, 1]
+    restored = gated.events("restored")
     assert sorted(event["rank"] for event in restored) == [0, 0, 1, 1] and not any(event["kept"] for event in restored)
-    (told,) = stage.events("unknown_torch")
+    (told,) = gated.events("unknown_torch")
     assert "FakeProcessGroup has no _create_internal" in told["reason"]
-    assert not stage.events("rehearsed")
+    assert not gated.events("rehearsed")
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
@@ -39,9 +39,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def make_stage(folder: Path, script: Path, scene: str, fork_server: SharedForkServer | None, **config: int) -> Stage:
+def make_gated_job(
+    folder: Path, script: Path, acts: str, fork_server: SharedForkServer | None, **config: int
+) -> GatedJob:
     settings = JobConfig(nodes=2, **{"spares": 1, **EVERY_STEP, **config}).checked()  # type: ignore[arg-type]
-    return Stage(settings, "", scene, folder / "job", fork_server, script=script, arguments=[])  # type: ignore[arg-type]
+    return GatedJob(settings, "", acts, folder / "job", fork_server, script=script, arguments=[])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -53,39 +55,39 @@ def make_stage(folder: Path, script: Path, scene: str, fork_server: SharedForkSe
 )
 def test_spare_is_seated_at_another_rank_than_it_rehearsed(tmp_path, installed, preload):
     torchrun(2, tmp_path, str(ONCE), "--out", str(tmp_path / "undisturbed"))
-    stage = make_stage(tmp_path, ONCE, "wait@4:1", None)
-    stage.trial.job.preload = preload
+    gated = make_gated_job(tmp_path, ONCE, "wait@4:1", None)
+    gated.trial.job.preload = preload
 
     def during(_):
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", 4)
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", 4)
 
-    results = stage.trial.run(during)
-    assert [event["rank"] for event in stage.events("rehearsed")][:1] == [0]
-    assert stage.seats() == ["n0", "n2"]
+    results = gated.trial.run(during)
+    assert [event["rank"] for event in gated.events("rehearsed")][:1] == [0]
+    assert gated.seats() == ["n0", "n2"]
     assert differences(Results.read(tmp_path / "undisturbed"), results) == []
     for rank in (0, 1):
-        left = json.loads((stage.trial.out / f"left-{rank}").read_text())
+        left = json.loads((gated.trial.out / f"left-{rank}").read_text())
         assert left == {"handlers": [rank], "threads": [f"the script's, rank {rank}"]}
-    assert not stage.events("trainer_lost"), "the rehearsal of rank 0 has not failed, it was not needed"
+    assert not gated.events("trainer_lost"), "the rehearsal of rank 0 has not failed, it was not needed"
 
 
 def test_script_to_which_every_warning_is_an_error(tmp_path, fork_server):
     undisturbed = run_script_unprotected(STRICT, [], 2, tmp_path / "undisturbed")
-    stage = make_stage(tmp_path, STRICT, "wait@104:0 wait@204:1", fork_server)
+    gated = make_gated_job(tmp_path, STRICT, "wait@104:0 wait@204:1", fork_server)
 
     def during(_):
         """Both ranks have the group of step 4."""
-        stage.trial.await_event("rehearsed")
-        stage.await_gate(104)
-        stage.await_gate(204)
-        stage.await_committed(4)
-        stage.kill_node_at_gate("n1", 204, committed=False)
-        stage.open_gate(104)
+        gated.trial.await_event("rehearsed")
+        gated.await_gate(104)
+        gated.await_gate(204)
+        gated.await_committed(4)
+        gated.kill_node_at_gate("n1", 204, committed=False)
+        gated.open_gate(104)
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     assert differences(undisturbed, results) == []
-    assert len(stage.events("fault")) == 1
-    said = "".join(path.read_text() for path in stage.trial.job.run_dir.logs.glob("*.log"))
+    assert len(gated.events("fault")) == 1
+    said = "".join(path.read_text() for path in gated.trial.job.run_dir.logs.glob("*.log"))
     assert "UserWarning" not in said and "Traceback" not in said
-    assert stage.events("groups_forgotten") and "deadpool: process groups" in said
+    assert gated.events("groups_forgotten") and "deadpool: process groups" in said

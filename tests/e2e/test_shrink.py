@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 from unprotected import run_ranks
 
 from deadpool.config.job_config import JobConfig
@@ -22,11 +22,11 @@ STEPS = 24
 
 
 @pytest.fixture
-def make_job(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., Stage]:
-    def make(scene: str, *arguments: str, nodes: int = 4, **config: object) -> Stage:
+def make_job(tmp_path: Path, fork_server: SharedForkServer) -> Callable[..., GatedJob]:
+    def make(acts: str, *arguments: str, nodes: int = 4, **config: object) -> GatedJob:
         settings = {"nodes": nodes, "spares": 0, "without_spare": "shrink", **EVERY_STEP, **config}
         words = ["--steps", str(STEPS), *arguments]
-        return Stage(JobConfig(**settings).checked(), "", scene, tmp_path / "job", fork_server, SCRIPT, words)
+        return GatedJob(JobConfig(**settings).checked(), "", acts, tmp_path / "job", fork_server, SCRIPT, words)
 
     return make
 
@@ -60,9 +60,9 @@ def assert_alike(found: dict[int, list[dict[str, Any]]], reference: dict[int, li
             assert a == b or mine["step"] >= upto, (rank, mine, other)
 
 
-def exact_steps(stage: Stage) -> int:
+def exact_steps(gated: GatedJob) -> int:
     """How far copies were when the first node was lost, at the gate of step 4."""
-    step = int(stage.events("shrunk")[0]["step"])
+    step = int(gated.events("shrunk")[0]["step"])
     assert 0 < step <= 4
     return step
 
@@ -79,20 +79,20 @@ def by(found: dict[int, list[dict[str, Any]]], step: int) -> list[int]:
 
 def test_two_nodes_lost_without_a_spare_and_one_returns(make_job, tmp_path):
     sgd = ("--plain-sgd", "--micro", "2")  # AdamW and clipping would hide gradients that are wrong by a factor
-    stage = make_job(f"wait@4:2 wait@8:0 wait@12:1 {asked(12, (1, 3))}", *sgd)
+    gated = make_job(f"wait@4:2 wait@8:0 wait@12:1 {asked(12, (1, 3))}", *sgd)
 
     def during(trial):
-        stage.kill_node_at_gate("n2", 4)
-        stage.kill_node_at_gate("n0", 8)
-        stage.await_gate(12)
+        gated.kill_node_at_gate("n2", 4)
+        gated.kill_node_at_gate("n0", 8)
+        gated.await_gate(12)
         trial.job.add_node("s0", spare=True)
-        stage.await_drain()  # it grows at the next boundary
-        stage.open_gate(12)
+        gated.await_drain()  # it grows at the next boundary
+        gated.open_gate(12)
 
-    stage.trial.run(during)
-    found, reference = seen(stage.trial.out), undisturbed(tmp_path / "reference", *sgd)
-    shrunk, grown = stage.events("shrunk"), stage.events("grown")
-    exact = exact_steps(stage)
+    gated.trial.run(during)
+    found, reference = seen(gated.trial.out), undisturbed(tmp_path / "reference", *sgd)
+    shrunk, grown = gated.events("shrunk"), gated.events("grown")
+    exact = exact_steps(gated)
     assert_alike(found, reference, upto=exact)
     assert by(found, exact - 1) == [0, 1, 2, 3]
     assert by(found, 4) == [0, 1, 3, 3], "the next rank with a process carries the lost one"
@@ -101,14 +101,14 @@ def test_two_nodes_lost_without_a_spare_and_one_returns(make_job, tmp_path):
     assert [(e["nodes"], e["of"]) for e in shrunk] == [(3, 4), (2, 4)]
     assert [(e["nodes"], e["of"]) for e in grown] == [(3, 4)]
     assert {e["inexact_from"] for e in (*shrunk, *grown)} == {shrunk[0]["step"]}
-    assert journalled(stage) == {rank: [line["seen"] for line in lines] for rank, lines in found.items()}
+    assert journalled(gated) == {rank: [line["seen"] for line in lines] for rank, lines in found.items()}
 
 
-def journalled(stage: Stage) -> dict[int, list[list[int]]]:
+def journalled(gated: GatedJob) -> dict[int, list[list[int]]]:
     """By rank, what was logged: each step once and in order, whichever process did it."""
     found = {}
     for rank in range(4):
-        path = stage.trial.job.run_dir.journal / f"rank-{rank:05d}.jsonl"
+        path = gated.trial.job.run_dir.journal / f"rank-{rank:05d}.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert [line["step"] for line in lines] == list(range(STEPS)), f"rank {rank}"
         found[rank] = [json.loads(line["values"]["seen"]) for line in lines]
@@ -119,22 +119,22 @@ def journalled(stage: Stage) -> dict[int, list[list[int]]]:
 @pytest.mark.parametrize("how", [("--plain-sgd",), ("--plain-sgd", "--micro", "2"), ()], ids=" ".join)
 def test_half_of_a_replica_lost_its_other_node_becomes_a_spare(make_job, tmp_path, how):
     """HSDP, two replicas of two nodes: rank 2 cannot work without rank 3, so both are carried by the other replica."""
-    stage = make_job(f"wait@4:3 wait@12:1 {asked(12, (0, 1))}", "--layout", "hsdp", *how)
+    gated = make_job(f"wait@4:3 wait@12:1 {asked(12, (0, 1))}", "--layout", "hsdp", *how)
 
     def during(trial):
-        stage.kill_node_at_gate("n3", 4)
-        stage.await_gate(12)
+        gated.kill_node_at_gate("n3", 4)
+        gated.await_gate(12)
         trial.job.add_node("s0", spare=True)
-        stage.await_drain()  # it grows at the next boundary
-        stage.open_gate(12)
+        gated.await_drain()  # it grows at the next boundary
+        gated.open_gate(12)
 
-    stage.trial.run(during)
-    found, reference = seen(stage.trial.out), undisturbed(tmp_path / "reference", "--layout", "hsdp", *how)
-    assert_alike(found, reference, upto=exact_steps(stage))
+    gated.trial.run(during)
+    found, reference = seen(gated.trial.out), undisturbed(tmp_path / "reference", "--layout", "hsdp", *how)
+    assert_alike(found, reference, upto=exact_steps(gated))
     assert by(found, 6) == [0, 1, 0, 1]
     assert by(found, STEPS - 1) == [0, 1, 2, 3]
-    assert [(e["nodes"], e["of"]) for e in stage.events("shrunk")] == [(2, 4)]
-    assert [(e["nodes"], e["of"]) for e in stage.events("grown")] == [(4, 4)]
+    assert [(e["nodes"], e["of"]) for e in gated.events("shrunk")] == [(2, 4)]
+    assert [(e["nodes"], e["of"]) for e in gated.events("grown")] == [(4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -146,37 +146,37 @@ def test_half_of_a_replica_lost_its_other_node_becomes_a_spare(make_job, tmp_pat
 )
 @pytest.mark.thorough
 def test_job_that_cannot_shrink_waits_and_says_why(make_job, tmp_path, arguments, reason):
-    stage = make_job("wait@4:1", *arguments, nodes=2)
+    gated = make_job("wait@4:1", *arguments, nodes=2)
 
     def during(trial):
-        stage.kill_node_at_gate("n1", 4)
+        gated.kill_node_at_gate("n1", 4)
         trial.await_event("awaiting_spare")
         trial.job.add_node("s0", spare=True)
 
-    stage.trial.run(during)
-    (waited,) = stage.events("awaiting_spare")
+    gated.trial.run(during)
+    (waited,) = gated.events("awaiting_spare")
     assert reason in waited["reason"]
-    assert not stage.events("shrunk")
-    found, reference = seen(stage.trial.out, 2), undisturbed(tmp_path / "reference", *arguments, world_size=2)
+    assert not gated.events("shrunk")
+    found, reference = seen(gated.trial.out, 2), undisturbed(tmp_path / "reference", *arguments, world_size=2)
     assert_alike(found, reference, upto=STEPS)
 
 
 @pytest.mark.thorough
 def test_process_of_a_carrier_lost_and_the_coordinator_started_again(make_job, tmp_path):
     """What a carrier carries comes back with it, from its own node; a coordinator that knows nothing plans anew."""
-    stage = make_job("wait@4:2 wait@8:0 wait@12:1 wait@16:1", nodes=3)
+    gated = make_job("wait@4:2 wait@8:0 wait@12:1 wait@16:1", nodes=3)
 
     def during(trial):
-        stage.kill_node_at_gate("n2", 4)
-        stage.kill_trainer_at_gate(8)
-        stage.await_gate(12)
+        gated.kill_node_at_gate("n2", 4)
+        gated.kill_trainer_at_gate(8)
+        gated.await_gate(12)
         os.kill(trial.job.coordinator.pid, signal.SIGKILL)
-        stage.open_gate(12)
-        stage.await_gate(16)
+        gated.open_gate(12)
+        gated.await_gate(16)
         trial.await_event("took_over")
-        stage.open_gate(16)
+        gated.open_gate(16)
 
-    stage.trial.run(during)
-    found, reference = seen(stage.trial.out, 3), undisturbed(tmp_path / "reference", world_size=3)
-    assert_alike(found, reference, upto=exact_steps(stage))
+    gated.trial.run(during)
+    found, reference = seen(gated.trial.out, 3), undisturbed(tmp_path / "reference", world_size=3)
+    assert_alike(found, reference, upto=exact_steps(gated))
     assert by(found, 6) == by(found, STEPS - 1) == [0, 1, 0]

@@ -20,8 +20,8 @@ OF_VERSIONS = ("capture", "wire")
 class Series:
     """Injections that were ordered, in the order in which they are to fall."""
 
-    def __init__(self, stage: Any) -> None:
-        self._stage = stage
+    def __init__(self, gated: Any) -> None:
+        self._stage = gated
         self.hit: list[Record] = []
 
     def at_gate(self, gate: int) -> None:
@@ -65,14 +65,14 @@ class Series:
         assert [(f["node"], f.get("rank")) for f in faults] == [(s["node"], s["rank"]) for s in self.hit]
 
 
-def newest_step_when_hit(stage: Any, results: Any, at: str) -> int:
+def newest_step_when_hit(gated: Any, results: Any, at: str) -> int:
     """By what the script itself wrote down: of the hit rank, before it was hit."""
-    injected = next(each for each in stage.events("injected") if each["at"] == at)
+    injected = next(each for each in gated.events("injected") if each["at"] == at)
     return max(each.step for each in results.steps[injected["rank"]] if each.ended < injected["t"])
 
 
-def resumed_at(stage: Any, index: int) -> int:
-    return int(stage.events("planned")[1 + index]["step"])
+def resumed_at(gated: Any, index: int) -> int:
+    return int(gated.events("planned")[1 + index]["step"])
 
 
 @pytest.mark.parametrize(
@@ -82,52 +82,52 @@ def resumed_at(stage: Any, index: int) -> int:
         ("ddp", ("forward", "reduce", "clip", "wire")),
     ],
 )
-def test_node_after_node_killed_at_its_moment(make_stage, play, layout, moments):
+def test_node_after_node_killed_at_its_moment(make_gated_job, run_and_compare, layout, moments):
     gates = range(0, 8, 2)
-    stage = make_stage(layout, scene=" ".join(f"wait@{gate}:1" for gate in range(8)), spares=len(moments))
-    series = Series(stage)
+    gated = make_gated_job(layout, acts=" ".join(f"wait@{gate}:1" for gate in range(8)), spares=len(moments))
+    series = Series(gated)
 
     def during():
         for gate, at in zip(gates, moments, strict=True):
             series.at_gate(gate)
             series.inject_on_node(at, gate + 1)
-            stage.open_gate(gate)
+            gated.open_gate(gate)
             if at not in OF_VERSIONS:
-                stage.open_gate(gate + 1)
+                gated.open_gate(gate + 1)
             series.await_fault()
-            stage.open_gate(gate + 1)
+            gated.open_gate(gate + 1)
 
-    results = play(stage, during)
+    results = run_and_compare(gated, during)
     series.check()
     for gate, at in zip(gates, moments[:3], strict=False):
-        assert newest_step_when_hit(stage, results, at) == gate
-    assert resumed_at(stage, 3) == 6, "version 7 was not whole anywhere else when its node died"
+        assert newest_step_when_hit(gated, results, at) == gate
+    assert resumed_at(gated, 3) == 6, "version 7 was not whole anywhere else when its node died"
 
 
 @pytest.mark.thorough
-def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_stage, play):
+def test_first_step_ever_then_between_steps_then_right_after_a_recovery(make_gated_job, run_and_compare):
     first = "at=backward step=0 node=n1"
-    stage = make_stage("plain", scene="wait@2:1 wait@4:1 wait@6:1", spares=3, faults=(first,))
-    series = Series(stage)
+    gated = make_gated_job("plain", acts="wait@2:1 wait@4:1 wait@6:1", spares=3, faults=(first,))
+    series = Series(gated)
     series.hit.append({"node": "n1", "rank": None, "at": "backward", "step": 0})
 
     def during():
         series.at_gate(2)
         series.inject_on_node("between", 2)
-        stage.open_gate(2)
+        gated.open_gate(2)
         series.at_gate(4)
         series.inject_on_trainer("reduce", 5)
-        stage.open_gate(4)
+        gated.open_gate(4)
         series.at_gate(6)
         series.inject_on_node("clip", 7)
         series.inject_on_the_only_spare("recovered")
-        stage.open_gate(6)
-        stage.trial.await_event("awaiting_spare")
-        stage.trial.job.add_node("n9", spare=True)
+        gated.open_gate(6)
+        gated.trial.await_event("awaiting_spare")
+        gated.trial.job.add_node("n9", spare=True)
 
-    results = play(stage, during)
+    results = run_and_compare(gated, during)
     series.check()
-    assert resumed_at(stage, 0) == 0
-    assert newest_step_when_hit(stage, results, "between") == 2
-    assert newest_step_when_hit(stage, results, "reduce") == 4
-    assert resumed_at(stage, 4) == resumed_at(stage, 3), "nothing was computed between the two"
+    assert resumed_at(gated, 0) == 0
+    assert newest_step_when_hit(gated, results, "between") == 2
+    assert newest_step_when_hit(gated, results, "reduce") == 4
+    assert resumed_at(gated, 4) == resumed_at(gated, 3), "nothing was computed between the two"

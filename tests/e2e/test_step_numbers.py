@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stage import ENDED, EVERY_STEP, STEPS, Stage, workload
+from gated_job import ENDED, EVERY_STEP, STEPS, GatedJob, workload
 
 from deadpool.config.job_config import JobConfig
 from deadpool.durable.manifest import Manifest, complete_ones
@@ -44,34 +44,34 @@ def checkpoints(where: Path) -> list[Manifest]:
     return complete_ones(open_store(str(where)))
 
 
-def test_all_places_tell_the_same_number_for_the_same_moment(play, fork_server, tmp_path):
+def test_all_places_tell_the_same_number_for_the_same_moment(run_and_compare, fork_server, tmp_path):
     where = tmp_path / "store"
     settings = {"durable": str(where), "durable_every": "1h", "durable_nice": 0, **EVERY_STEP}
     config = JobConfig(nodes=2, spares=1, **settings).checked()
     words = [*workload("ddp"), "--journal"]
-    stage = Stage(config, "ddp", f"wait@{AT}:1 {LAST_VERSION_COMES}", tmp_path / "job", fork_server, arguments=words)
-    run = stage.trial.job.run_dir.path
+    gated = GatedJob(config, "ddp", f"wait@{AT}:1 {LAST_VERSION_COMES}", tmp_path / "job", fork_server, arguments=words)
+    run = gated.trial.job.run_dir.path
 
     def journal_is_written() -> bool:
         return journal_of(run) == list(range(AT))
 
     def during() -> None:
-        stage.await_gate(AT)
-        stage.await_committed(AT)
-        stage.trial.await_true(lambda: reached(stage.status()), "heartbeats of both ranks")
-        stage.trial.await_true(journal_is_written, "the journal of all steps that are final")
-        shows_where_the_job_is(run, stage.status())
+        gated.await_gate(AT)
+        gated.await_committed(AT)
+        gated.trial.await_true(lambda: reached(gated.status()), "heartbeats of both ranks")
+        gated.trial.await_true(journal_is_written, "the journal of all steps that are final")
+        shows_where_the_job_is(run, gated.status())
         names_the_checkpoint(run, where)
         refuses_what_is_past(run)
-        stage.kill_node_at_gate("n1", AT)
-        stage.open_committed_gate(STEPS - 1)
-        stage.await_gate(ENDED)
-        stage.await_committed(STEPS)
-        stage.open_gate(ENDED)
+        gated.kill_node_at_gate("n1", AT)
+        gated.open_committed_gate(STEPS - 1)
+        gated.await_gate(ENDED)
+        gated.await_committed(STEPS)
+        gated.open_gate(ENDED)
 
-    play(stage, during)
-    tells_where_it_resumed(stage)
-    ends_with_as_many_steps_as_were_asked_for(stage, where)
+    run_and_compare(gated, during)
+    tells_where_it_resumed(gated)
+    ends_with_as_many_steps_as_were_asked_for(gated, where)
 
 
 def reached(status: dict[str, Any]) -> bool:
@@ -101,17 +101,17 @@ def refuses_what_is_past(run: Path) -> None:
     assert f"step={AT - 1} is past: rank 1 has completed {AT} steps" in past.stderr
 
 
-def tells_where_it_resumed(stage: Stage) -> None:
-    run = stage.trial.job.run_dir.path
+def tells_where_it_resumed(gated: GatedJob) -> None:
+    run = gated.trial.job.run_dir.path
     (recovery,) = json.loads(deadpool("show", "story", run, "--cause", "fault-1", "--json").stdout)
     assert (recovery["resume_step"], recovery["lost_steps"]) == (AT, 0)
     assert f"resumed at step {AT}, 0 completed steps redone" in deadpool("show", "story", run).stdout
-    of_fault = [event for event in stage.trial.events() if event.get("cause") == "fault-1"]
+    of_fault = [event for event in gated.trial.events() if event.get("cause") == "fault-1"]
     assert {event["step"] for event in of_fault if event["what"] in ("planned", "resumed")} == {AT}
 
 
-def ends_with_as_many_steps_as_were_asked_for(stage: Stage, where: Path) -> None:
+def ends_with_as_many_steps_as_were_asked_for(gated: GatedJob, where: Path) -> None:
     """The last step is one less: the first is 0."""
-    assert stage.events("progress")[-1]["step"] == STEPS
+    assert gated.events("progress")[-1]["step"] == STEPS
     assert checkpoints(where)[0].step == STEPS
-    assert journal_of(stage.trial.job.run_dir.path) == list(range(STEPS))
+    assert journal_of(gated.trial.job.run_dir.path) == list(range(STEPS))

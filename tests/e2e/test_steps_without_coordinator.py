@@ -8,7 +8,7 @@ import signal
 import statistics
 
 import pytest
-from stage import EVERY_STEP, NOISE, SMALL, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, NOISE, SMALL, GatedJob, run_script_unprotected
 from waiting import wait_until
 
 from deadpool.config.job_config import JobConfig
@@ -24,30 +24,30 @@ ARGUMENTS = ["--layout", "fsdp2", "--steps", str(4 * ALONE), *SMALL, *NOISE]
 @pytest.mark.thorough
 def test_coordinator_away_for_many_steps(tmp_path, fork_server) -> None:
     config = JobConfig(nodes=2, spares=1, **EVERY_STEP).checked()
-    scene = " ".join(f"wait@{gate}:1" for gate in (GONE, BACK, LOST))
-    stage = Stage(config, "fsdp2", scene, tmp_path / "job", fork_server, arguments=ARGUMENTS)
+    acts = " ".join(f"wait@{gate}:1" for gate in (GONE, BACK, LOST))
+    gated = GatedJob(config, "fsdp2", acts, tmp_path / "job", fork_server, arguments=ARGUMENTS)
 
     def during() -> None:
-        stage.trial.await_event("rehearsed")
-        stage.await_gate(GONE)
-        kill_coordinator(stage)
-        stage.open_gate(GONE)
-        reached = stage.folder / "gates" / f"reached-{BACK}"
+        gated.trial.await_event("rehearsed")
+        gated.await_gate(GONE)
+        kill_coordinator(gated)
+        gated.open_gate(GONE)
+        reached = gated.folder / "gates" / f"reached-{BACK}"
         wait_until(reached.exists, "steps without a coordinator")  # which the launcher would start again
-        assert stage.events("took_over") == []
-        stage.trial.await_event("took_over")
-        stage.open_gate(BACK)
-        stage.kill_node_at_gate("n1", LOST)
+        assert gated.events("took_over") == []
+        gated.trial.await_event("took_over")
+        gated.open_gate(BACK)
+        gated.kill_node_at_gate("n1", LOST)
 
-    results = stage.trial.run(lambda _: during())
+    results = gated.trial.run(lambda _: during())
     print_step_times(results)
-    assert [event["running"] for event in stage.events("took_over")] == [True]
-    assert stage.seats() == ["n0", "n2"]
+    assert [event["running"] for event in gated.events("took_over")] == [True]
+    assert gated.seats() == ["n0", "n2"]
     assert differences(run_script_unprotected(SCRIPT, ARGUMENTS, 2, tmp_path / "reference"), results) == []
 
 
-def kill_coordinator(stage: Stage) -> None:
-    coordinator = stage.trial.job.coordinator
+def kill_coordinator(gated: GatedJob) -> None:
+    coordinator = gated.trial.job.coordinator
     assert coordinator is not None
     os.kill(coordinator.pid, signal.SIGKILL)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
@@ -19,18 +19,18 @@ GATE = 4
 
 
 @pytest.fixture
-def make_stage(tmp_path: Path, fork_server: SharedForkServer) -> Callable[[str], Stage]:
-    def make(way: str) -> Stage:
+def make_gated_job(tmp_path: Path, fork_server: SharedForkServer) -> Callable[[str], GatedJob]:
+    def make(way: str) -> GatedJob:
         config = JobConfig(**{"nodes": 2, "spares": 1, **EVERY_STEP}).checked()
-        scene = f"wait@{GATE}:0 wait@{100 + GATE}:1"
-        return Stage(config, "plain", scene, tmp_path / "job", fork_server, SCRIPT, ["--way", way])
+        acts = f"wait@{GATE}:0 wait@{100 + GATE}:1"
+        return GatedJob(config, "plain", acts, tmp_path / "job", fork_server, SCRIPT, ["--way", way])
 
     return make
 
 
-def has_ended_block(stage: Stage) -> bool:
+def has_ended_block(gated: GatedJob) -> bool:
     """The script's last line in the block of the step is in its log."""
-    return f'"step": {GATE}' in (stage.trial.out / "rank0.jsonl").read_text()
+    return f'"step": {GATE}' in (gated.trial.out / "rank0.jsonl").read_text()
 
 
 class MainThread:
@@ -53,28 +53,28 @@ class MainThread:
         *(pytest.param(way, marks=pytest.mark.thorough) for way in ("suppression", "trying again")),
     ],
 )
-def test_peer_that_has_completed_the_step_dies_and_the_survivor_leaves_it_out(make_stage, tmp_path, way):
+def test_peer_that_has_completed_the_step_dies_and_the_survivor_leaves_it_out(make_gated_job, tmp_path, way):
     """The fence is held up by a coordinator that stands still, until the survivor's step has ended."""
-    stage = make_stage(way)
+    gated = make_gated_job(way)
 
     def during(_):
-        stage.await_gate(GATE)
-        rank_1 = stage.await_gate(100 + GATE)
-        stage.await_committed(GATE)
-        stage.open_gate(100 + GATE)  # rank 1 completes the step, and stands in the next one
-        stage.trial.await_true(
-            lambda: (stage.status()["ranks"][1].get("pushed_version") or 0) > GATE, "rank 1 stored elsewhere"
+        gated.await_gate(GATE)
+        rank_1 = gated.await_gate(100 + GATE)
+        gated.await_committed(GATE)
+        gated.open_gate(100 + GATE)  # rank 1 completes the step, and stands in the next one
+        gated.trial.await_true(
+            lambda: (gated.status()["ranks"][1].get("pushed_version") or 0) > GATE, "rank 1 stored elsewhere"
         )
-        with stage.coordinator_suspended():
+        with gated.coordinator_suspended():
             os.kill(rank_1, signal.SIGKILL)
-            stage.open_gate(GATE)
-            stage.trial.await_true((stage.trial.out / "swallowed-0").exists, "the survivor's own way")
-            stage.trial.await_true(lambda: has_ended_block(stage), "the end of the survivor's block")
-            survivor = MainThread(int((stage.trial.out / "pid-0").read_text()))
-            stage.trial.await_true(survivor.is_idle, "the survivor to wait for the fence")
+            gated.open_gate(GATE)
+            gated.trial.await_true((gated.trial.out / "swallowed-0").exists, "the survivor's own way")
+            gated.trial.await_true(lambda: has_ended_block(gated), "the end of the survivor's block")
+            survivor = MainThread(int((gated.trial.out / "pid-0").read_text()))
+            gated.trial.await_true(survivor.is_idle, "the survivor to wait for the fence")
 
-    results = stage.trial.run(during)
+    results = gated.trial.run(during)
     reference = run_script_unprotected(SCRIPT, ["--way", way], 2, tmp_path / "reference")
     assert differences(reference, results) == []
-    assert len(stage.events("fault")) == 1
-    assert stage.events("planned")[-1]["step"] == GATE, "the survivor's step did not count"
+    assert len(gated.events("fault")) == 1
+    assert gated.events("planned")[-1]["step"] == GATE, "the survivor's step did not count"

@@ -16,17 +16,17 @@ from deadpool.views.dashboard.history import History
 from deadpool.views.dashboard.interruptions import interruptions
 
 
-def kill_coordinator(stage) -> int:
+def kill_coordinator(gated) -> int:
     """Returns the process id that it had."""
-    pid = stage.trial.job.coordinator.pid
+    pid = gated.trial.job.coordinator.pid
     os.kill(pid, signal.SIGKILL)
     return pid
 
 
-def kill_with_coordinator(stage, node: str) -> None:
+def kill_with_coordinator(gated, node: str) -> None:
     """The coordinator never learns that the node is gone."""
-    with stage.coordinator_suspended() as coordinator:
-        stage.trial.job.kill_node(node)
+    with gated.coordinator_suspended() as coordinator:
+        gated.trial.job.kill_node(node)
         coordinator.kill()
 
 
@@ -35,144 +35,144 @@ def await_without_launcher(ready: Callable[[], object]) -> None:
     wait_until(ready, "what nodes do without a coordinator")
 
 
-def trainer_pids(stage) -> dict[str, int]:
-    return {name: pid for node in stage.status()["nodes"] for name, pid in node.get("trainer_pids", {}).items()}
+def trainer_pids(gated) -> dict[str, int]:
+    return {name: pid for node in gated.status()["nodes"] for name, pid in node.get("trainer_pids", {}).items()}
 
 
-def await_term(stage, term: int) -> None:
-    stage.trial.await_event("took_over", count=term - 1)
-    assert stage.status()["term"] == term
+def await_term(gated, term: int) -> None:
+    gated.trial.await_event("took_over", count=term - 1)
+    assert gated.status()["term"] == term
 
 
-def assert_nobody_stopped(stage, results) -> None:
+def assert_nobody_stopped(gated, results) -> None:
     """No fence, no plan but the first, no step done twice: the processes are those that began."""
-    assert stage.events("fence") == [] and len(stage.events("planned")) == 1
+    assert gated.events("fence") == [] and len(gated.events("planned")) == 1
     assert results.steps_done_again() == 0
-    assert [event["running"] for event in stage.events("took_over")] == [True]
+    assert [event["running"] for event in gated.events("took_over")] == [True]
 
 
 @pytest.mark.thorough
-def test_coordinator_killed_and_started_again(make_stage, play):
-    stage = make_stage(scene="wait@3:1 wait@5:1")
+def test_coordinator_killed_and_started_again(make_gated_job, run_and_compare):
+    gated = make_gated_job(acts="wait@3:1 wait@5:1")
 
     def during():
-        stage.await_gate(3)
-        stage.trial.await_true(lambda: len(trainer_pids(stage)) == 3, "process ids")
-        before = trainer_pids(stage)
-        kill_coordinator(stage)
-        stage.open_gate(3)
-        stage.await_gate(5)
-        await_term(stage, 2)
-        stage.await_committed(5)
-        stage.trial.await_true(lambda: trainer_pids(stage) == before, "the same processes")
-        stage.open_gate(5)
+        gated.await_gate(3)
+        gated.trial.await_true(lambda: len(trainer_pids(gated)) == 3, "process ids")
+        before = trainer_pids(gated)
+        kill_coordinator(gated)
+        gated.open_gate(3)
+        gated.await_gate(5)
+        await_term(gated, 2)
+        gated.await_committed(5)
+        gated.trial.await_true(lambda: trainer_pids(gated) == before, "the same processes")
+        gated.open_gate(5)
 
-    assert_nobody_stopped(stage, play(stage, during))
+    assert_nobody_stopped(gated, run_and_compare(gated, during))
 
 
 @pytest.mark.thorough
-def test_node_lost_after_the_coordinator_has_returned(make_stage, play):
-    stage = make_stage(scene="wait@3:1 wait@5:1")
+def test_node_lost_after_the_coordinator_has_returned(make_gated_job, run_and_compare):
+    gated = make_gated_job(acts="wait@3:1 wait@5:1")
 
     def during():
-        stage.trial.await_event("rehearsed")
-        stage.await_gate(3)
-        kill_coordinator(stage)
-        stage.open_gate(3)
-        stage.await_gate(5)
-        await_term(stage, 2)
-        stage.kill_node_at_gate("n1", 5)
+        gated.trial.await_event("rehearsed")
+        gated.await_gate(3)
+        kill_coordinator(gated)
+        gated.open_gate(3)
+        gated.await_gate(5)
+        await_term(gated, 2)
+        gated.kill_node_at_gate("n1", 5)
 
-    results = play(stage, during)
-    assert stage.seats() == ["n0", "n2"]
+    results = run_and_compare(gated, during)
+    assert gated.seats() == ["n0", "n2"]
     assert results.steps_done_again() <= 1
-    assert stage.events("go")[-1]["generation"] == "2.2"
+    assert gated.events("go")[-1]["generation"] == "2.2"
 
 
 @pytest.mark.thorough
-def test_node_and_coordinator_killed_at_once(make_stage, play):
-    stage = make_stage(scene="wait@4:1")
+def test_node_and_coordinator_killed_at_once(make_gated_job, run_and_compare):
+    gated = make_gated_job(acts="wait@4:1")
 
     def during():
-        stage.trial.await_event("rehearsed")
-        stage.await_gate(4)
-        stage.await_committed(4)
-        kill_with_coordinator(stage, "n1")
-        stage.open_gate(4)
+        gated.trial.await_event("rehearsed")
+        gated.await_gate(4)
+        gated.await_committed(4)
+        kill_with_coordinator(gated, "n1")
+        gated.open_gate(4)
 
-    play(stage, during)
-    assert stage.seats() == ["n0", "n2"]
-    assert [event["running"] for event in stage.events("took_over")] == [False]
+    run_and_compare(gated, during)
+    assert gated.seats() == ["n0", "n2"]
+    assert [event["running"] for event in gated.events("took_over")] == [False]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("tls", ["off", "ephemeral"])
-def test_standby_takes_over_and_recovers_a_node_loss(make_stage, play, tls):
-    stage = make_stage(scene="wait@3:1 wait@5:1", nodes=3, standby_coordinators=1, tls=tls)
+def test_standby_takes_over_and_recovers_a_node_loss(make_gated_job, run_and_compare, tls):
+    gated = make_gated_job(acts="wait@3:1 wait@5:1", nodes=3, standby_coordinators=1, tls=tls)
 
     def during():
-        stage.trial.await_event("rehearsed")
-        stage.await_gate(3)
-        first = stage.trial.job.run_dir.coordinator()
-        kill_coordinator(stage)
-        stage.open_gate(3)
-        await_without_launcher(lambda: stage.trial.job.run_dir.coordinator() != first)
-        stage.await_gate(5)
-        await_term(stage, 2)
-        stage.kill_node_at_gate("n1", 5)
+        gated.trial.await_event("rehearsed")
+        gated.await_gate(3)
+        first = gated.trial.job.run_dir.coordinator()
+        kill_coordinator(gated)
+        gated.open_gate(3)
+        await_without_launcher(lambda: gated.trial.job.run_dir.coordinator() != first)
+        gated.await_gate(5)
+        await_term(gated, 2)
+        gated.kill_node_at_gate("n1", 5)
 
-    results = play(stage, during)
-    assert stage.seats() == ["n0", "n3", "n2"]
+    results = run_and_compare(gated, during)
+    assert gated.seats() == ["n0", "n3", "n2"]
     assert results.steps_done_again() <= 1
 
 
 @pytest.mark.parametrize(
     "by_an_outside_clock", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["records", "clock"]
 )
-def test_node_with_the_coordinator_on_it_dies(make_stage, play, by_an_outside_clock):
+def test_node_with_the_coordinator_on_it_dies(make_gated_job, run_and_compare, by_an_outside_clock):
     """And nobody starts it again: a standby elsewhere takes the job over and replaces the node. On a busy machine it
     takes survivors a while to be told that a connection has ended, so only a quiet one is held against a clock."""
-    stage = make_stage(scene="wait@4:1", nodes=3, standby_coordinators=2)
+    gated = make_gated_job(acts="wait@4:1", nodes=3, standby_coordinators=2)
     killed_at: list[float] = []
 
     def during():
-        stage.trial.await_event("rehearsed")
-        stage.await_gate(4)
-        stage.await_committed(4)
-        kill_with_coordinator(stage, "n0")
+        gated.trial.await_event("rehearsed")
+        gated.await_gate(4)
+        gated.await_committed(4)
+        kill_with_coordinator(gated, "n0")
         killed_at.append(time.time())
-        stage.open_gate(4)
-        await_without_launcher(lambda: stage.events("took_over"))
+        gated.open_gate(4)
+        await_without_launcher(lambda: gated.events("took_over"))
 
-    play(stage, during)
-    assert stage.seats() == ["n3", "n1", "n2"]
-    assert stage.events("took_over")[0]["running"] is False
-    lost_at = assert_reports_agree(stage)
+    run_and_compare(gated, during)
+    assert gated.seats() == ["n3", "n1", "n2"]
+    assert gated.events("took_over")[0]["running"] is False
+    lost_at = assert_reports_agree(gated)
     if by_an_outside_clock:
-        back_at, went_at = newest(stage, "resumed"), newest(stage, "go")
+        back_at, went_at = newest(gated, "resumed"), newest(gated, "go")
         assert back_at - lost_at == pytest.approx(back_at - killed_at[0], rel=0.05)
         assert went_at - lost_at == pytest.approx(went_at - killed_at[0], rel=0.05)
 
 
-def newest(stage, what: str) -> float:
-    return max(event["t"] for event in stage.events(what))
+def newest(gated, what: str) -> float:
+    return max(event["t"] for event in gated.events(what))
 
 
-def assert_reports_agree(stage) -> float:
+def assert_reports_agree(gated) -> float:
     """All of them count from when the nodes lost their coordinator, which is before another one was there to tell."""
-    (recovery,), (fault,), taken = stage.trial.recoveries(), stage.events("fault"), stage.events("took_over")[0]
+    (recovery,), (fault,), taken = gated.trial.recoveries(), gated.events("fault"), gated.events("took_over")[0]
     assert fault["since_s"] == taken["alone_s"] > 0
     lost_at = fault["t"] - fault["since_s"]
-    assert lost_at < taken["t"] <= fault["t"] < newest(stage, "go") < newest(stage, "resumed")
+    assert lost_at < taken["t"] <= fault["t"] < newest(gated, "go") < newest(gated, "resumed")
     history = History()
-    for record in stage.trial.events():
+    for record in gated.trial.events():
         history.add(record)
     (interruption,) = interruptions(history)
     assert (interruption.began, recovery.began) == (lost_at, lost_at)
-    assert recovery.first_step_s == pytest.approx(newest(stage, "resumed") - lost_at)
-    assert interruption.ended == pytest.approx(newest(stage, "resumed"))
+    assert recovery.first_step_s == pytest.approx(newest(gated, "resumed") - lost_at)
+    assert interruption.ended == pytest.approx(newest(gated, "resumed"))
     counted_from = taken["t"] - taken["alone_s"]
-    assert history.fold.recoveries.stopped_s == pytest.approx(newest(stage, "go") - counted_from)
+    assert history.fold.recoveries.stopped_s == pytest.approx(newest(gated, "go") - counted_from)
     assert {name for name, node in history.nodes.items() if node.lost} == {"n0"}
     return lost_at
 
@@ -185,68 +185,68 @@ def assert_reports_agree(stage) -> float:
         pytest.param("prepared", marks=pytest.mark.thorough),
     ],
 )
-def test_coordinator_killed_in_the_middle_of_a_recovery(make_stage, play, moment):
+def test_coordinator_killed_in_the_middle_of_a_recovery(make_gated_job, run_and_compare, moment):
     """If it gets there before the job goes on without it, which no test can make sure of: either way it goes on."""
-    stage = make_stage(scene="wait@4:1 wait@6:0")
+    gated = make_gated_job(acts="wait@4:1 wait@6:0")
 
     def during():
-        before = len(stage.events(moment))
-        stage.kill_node_at_gate("n1", 4)
-        stage.trial.await_event(moment, count=before + 1)
-        kill_coordinator(stage)
-        stage.open_gate(6)  # else the job could be over before
+        before = len(gated.events(moment))
+        gated.kill_node_at_gate("n1", 4)
+        gated.trial.await_event(moment, count=before + 1)
+        kill_coordinator(gated)
+        gated.open_gate(6)  # else the job could be over before
 
-    play(stage, during)
-    assert stage.seats() == ["n0", "n2"]
+    run_and_compare(gated, during)
+    assert gated.seats() == ["n0", "n2"]
 
 
 @pytest.mark.thorough
-def test_nodes_without_any_coordinator_end_their_trainers(make_stage, play):
+def test_nodes_without_any_coordinator_end_their_trainers(make_gated_job, run_and_compare):
     """What they left is kept: a coordinator that comes after that goes on from it."""
-    stage = make_stage(scene="wait@4:1", isolation_timeout_s=20.0)
+    gated = make_gated_job(acts="wait@4:1", isolation_timeout_s=20.0)
 
     def during():
-        stage.await_gate(4)
-        stage.await_committed(4)
-        stage.trial.await_true(lambda: len(trainer_pids(stage)) == 3, "process ids")
-        waiting, trainers = stage.await_gate(4), list(trainer_pids(stage).values())
+        gated.await_gate(4)
+        gated.await_committed(4)
+        gated.trial.await_true(lambda: len(trainer_pids(gated)) == 3, "process ids")
+        waiting, trainers = gated.await_gate(4), list(trainer_pids(gated).values())
         assert waiting in trainers
-        kill_coordinator(stage)
+        kill_coordinator(gated)
         await_without_launcher(lambda: not psutil.pid_exists(waiting))
-        stage.open_gate(4)
+        gated.open_gate(4)
 
-    results = play(stage, during)
-    assert {event["node"] for event in stage.events("isolated")} >= {"n0", "n1"}
+    results = run_and_compare(gated, during)
+    assert {event["node"] for event in gated.events("isolated")} >= {"n0", "n1"}
     assert results.steps_done_again() <= 1
 
 
 @pytest.mark.thorough
-def test_most_nodes_lost_with_a_standby(make_stage):
+def test_most_nodes_lost_with_a_standby(make_gated_job):
     """Of several coordinators none can be sure to be the only one. The job does not go on, and does not hang either."""
-    stage = make_stage(scene="wait@4:2", nodes=3, standby_coordinators=1, isolation_timeout_s=20.0)
+    gated = make_gated_job(acts="wait@4:2", nodes=3, standby_coordinators=1, isolation_timeout_s=20.0)
 
     def during():
-        stage.await_gate(4)
-        stage.kill_nodes_at_once(["n0", "n1"])
-        stage.open_gate(4)
+        gated.await_gate(4)
+        gated.kill_nodes_at_once(["n0", "n1"])
+        gated.open_gate(4)
 
     with pytest.raises(JobFailed, match="NO MAJORITY"):
-        stage.trial.run(lambda _: during())
-    assert stage.events("no_majority") and stage.events("go")[-1]["generation"] == "1.1"
+        gated.trial.run(lambda _: during())
+    assert gated.events("no_majority") and gated.events("go")[-1]["generation"] == "1.1"
 
 
 @pytest.mark.thorough
-def test_standby_that_is_lost_is_told_and_so_is_its_return(make_stage, play):
-    stage = make_stage(scene="wait@3:1", nodes=3, standby_coordinators=1)
+def test_standby_that_is_lost_is_told_and_so_is_its_return(make_gated_job, run_and_compare):
+    gated = make_gated_job(acts="wait@3:1", nodes=3, standby_coordinators=1)
 
     def during():
-        stage.await_gate(3)
-        leading = stage.trial.job.coordinator.pid
-        (standby,) = [each.process for each in stage.trial.job.coordinators._processes if each.process.pid != leading]
+        gated.await_gate(3)
+        leading = gated.trial.job.coordinator.pid
+        (standby,) = [each.process for each in gated.trial.job.coordinators._processes if each.process.pid != leading]
         standby.kill()
-        await_without_launcher(lambda: stage.events("no_standby"))
-        assert [event["left"] for event in stage.events("standby_lost")] == [0]
-        stage.trial.await_event("standby_back")
-        stage.open_gate(3)
+        await_without_launcher(lambda: gated.events("no_standby"))
+        assert [event["left"] for event in gated.events("standby_lost")] == [0]
+        gated.trial.await_event("standby_back")
+        gated.open_gate(3)
 
-    play(stage, during)
+    run_and_compare(gated, during)

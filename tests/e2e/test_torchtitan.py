@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from framework_run import AUDITED_STEPS, faults_after_audit, run_audited
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
@@ -50,8 +50,8 @@ def undisturbed(tmp_path_factory):
 
 def run(folder, fork_server, *faults, arguments=USUAL, **settings):
     config = JobConfig(**{"nodes": 2, "spares": 1, "faults": faults, **EVERY_STEP, **settings}).checked()
-    stage = Stage(config, "plain", "", folder / "job", fork_server, SCRIPT, list(arguments))
-    return stage, stage.trial.run()
+    gated = GatedJob(config, "plain", "", folder / "job", fork_server, SCRIPT, list(arguments))
+    return gated, gated.trial.run()
 
 
 CASES = {
@@ -69,17 +69,17 @@ QUICK = ("in the middle",)
     "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.thorough) for case in CASES]
 )
 def test_bit_identical_to_torchtitan(tmp_path, fork_server, undisturbed, case):
-    stage, disturbed = run(tmp_path, fork_server, *CASES[case])
-    assert len(stage.events("fault")) == 1
+    gated, disturbed = run(tmp_path, fork_server, *CASES[case])
+    assert len(gated.events("fault")) == 1
     assert differences(undisturbed(*USUAL), disturbed) == []
     assert len(disturbed.losses[0]) == STEPS
 
 
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
-    stage, disturbed = run(tmp_path, fork_server, "at=backward step=4 node=n1")
+    gated, disturbed = run(tmp_path, fork_server, "at=backward step=4 node=n1")
     assert differences(undisturbed(*USUAL), disturbed) == []
-    assert stage.trainers()[0] == "n0.0"
-    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+    assert gated.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in gated.events("restored") if event["rank"] == 0] == [True]
 
 
 @pytest.mark.thorough
@@ -100,8 +100,8 @@ def test_without_a_spare(tmp_path, fork_server, undisturbed):
     "kill", ["saving:3:0", "saved:3:1", "saving:6:1", "saving:8:0", "validation:3:1", "validation:6:0"]
 )
 def test_killed_in_a_checkpoint_or_a_validation(tmp_path, fork_server, undisturbed, kill):
-    stage, disturbed = run(tmp_path, fork_server, arguments=[*USUAL, "--kill", kill])
-    assert len(stage.events("fault")) == 1
+    gated, disturbed = run(tmp_path, fork_server, arguments=[*USUAL, "--kill", kill])
+    assert len(gated.events("fault")) == 1
     assert differences(undisturbed(*USUAL), disturbed) == []
     saved = sorted(path.parent.name for path in (tmp_path / "job/out/dump/checkpoint").glob("*/.metadata"))
     assert saved[-1] == "step-8"
@@ -110,9 +110,9 @@ def test_killed_in_a_checkpoint_or_a_validation(tmp_path, fork_server, undisturb
 @pytest.mark.thorough
 def test_several_faults(tmp_path, fork_server, undisturbed):
     faults = ["at=forward step=1 rank=0", "at=backward step=4 rank=1", "at=optimizer step=6 node=n0"]
-    stage, disturbed = run(tmp_path, fork_server, *faults)
+    gated, disturbed = run(tmp_path, fork_server, *faults)
     assert differences(undisturbed(*USUAL), disturbed) == []
-    assert len(stage.events("fault")) == 3
+    assert len(gated.events("fault")) == 3
 
 
 LAYOUTS = {
@@ -128,9 +128,9 @@ LAYOUTS = {
 @pytest.mark.parametrize("fault", ["at=backward step=3 node=n1", "at=forward step=2 rank=0"])
 def test_layouts(tmp_path, fork_server, undisturbed, layout, fault):
     arguments = ["--steps", "5", *LAYOUTS[layout]]
-    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, nproc_per_node=2)
+    gated, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, nproc_per_node=2)
     assert differences(undisturbed(*arguments, ranks=4), disturbed) == []
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 AUDITED = {"FSDP2": (1, USUAL), **{layout: (2, arguments) for layout, arguments in LAYOUTS.items()}}
@@ -165,9 +165,9 @@ VARIANTS = {
 def test_other_trainings(tmp_path, fork_server, undisturbed, variant, step):
     arguments = VARIANTS[variant]
     fault = f"at=backward step={step} node=n{step // 2 % 2}"
-    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments)
+    gated, disturbed = run(tmp_path, fork_server, fault, arguments=arguments)
     assert differences(undisturbed(*arguments), disturbed) == []
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 @pytest.mark.thorough
@@ -176,9 +176,9 @@ def test_other_trainings(tmp_path, fork_server, undisturbed, variant, step):
 def test_cut_off_in_a_loss_of_chunks(tmp_path, fork_server, undisturbed, fault, in_place):
     """The output layer is gathered at other times then; a second fault would be the hang that follows from it."""
     arguments = ["--chunked", "--ac", "none", "--steps", "6"]
-    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, in_place=in_place)
+    gated, disturbed = run(tmp_path, fork_server, fault, arguments=arguments, in_place=in_place)
     assert differences(undisturbed(*arguments), disturbed) == []
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 @pytest.mark.thorough

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from framework_run import WHILE_SENT, faults_after_audit, journal_of, run_audited, run_framework
-from stage import run_script_unprotected
+from gated_job import run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.control.trainers.fork_client import SharedForkServer
@@ -52,17 +52,17 @@ CASES = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, case):
-    stage, disturbed = run(tmp_path, fork_server, *CASES[case])
-    assert len(stage.events("fault")) == 1
+    gated, disturbed = run(tmp_path, fork_server, *CASES[case])
+    assert len(gated.events("fault")) == 1
     assert differences(undisturbed, disturbed) == []
     assert len(disturbed.losses[0]) == UPDATES
 
 
 @pytest.mark.thorough
 def test_values_of_callbacks_are_logged_once_through_the_job(tmp_path, fork_server):
-    stage, _ = run(tmp_path, fork_server, "at=backward step=8 node=n1", arguments=["--log"])
-    assert len(stage.events("fault")) == 1
-    assert journal_of(stage) == {rank: [(n, {"updates": n + 1}) for n in range(UPDATES)] for rank in (0, 1)}
+    gated, _ = run(tmp_path, fork_server, "at=backward step=8 node=n1", arguments=["--log"])
+    assert len(gated.events("fault")) == 1
+    assert journal_of(gated) == {rank: [(n, {"updates": n + 1}) for n in range(UPDATES)] for rank in (0, 1)}
 
 
 @pytest.mark.thorough
@@ -73,10 +73,10 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
 
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
     step = 2 * PER_EPOCH - 1
-    stage, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", gate=step)
+    gated, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", gate=step)
     assert differences(undisturbed, disturbed) == []
-    assert stage.trainers()[0] == "n0.0"
-    assert [event["kept"] for event in stage.events("restored") if event["rank"] == 0] == [True]
+    assert gated.trainers()[0] == "n0.0"
+    assert [event["kept"] for event in gated.events("restored") if event["rank"] == 0] == [True]
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,8 @@ class TestShards:
 
     @pytest.mark.parametrize("case", CASES)
     def test_bit_identical_to_torchrun(self, tmp_path, fork_server, undisturbed_shards, case):
-        stage, disturbed = run(tmp_path, fork_server, *CASES[case], arguments=SHARDS)
-        assert len(stage.events("fault")) == 1
+        gated, disturbed = run(tmp_path, fork_server, *CASES[case], arguments=SHARDS)
+        assert len(gated.events("fault")) == 1
         assert differences(undisturbed_shards, disturbed) == []
         assert len(disturbed.losses[0]) == UPDATES
 
@@ -156,9 +156,9 @@ def test_compiled_model(tmp_path, fork_server):
     torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "plain"), *arguments, timeout_s=LIMIT_S)
     undisturbed = Results.read(tmp_path / "plain")
     fault = "at=forward step=0 rank=0"
-    stage, disturbed = run(tmp_path, fork_server, fault, arguments=arguments)
+    gated, disturbed = run(tmp_path, fork_server, fault, arguments=arguments)
     assert differences(undisturbed, disturbed) == []
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 @pytest.mark.thorough
@@ -174,10 +174,10 @@ def test_process_that_starts_later_finds_a_newer_checkpoint(tmp_path, fork_serve
 def test_version_that_nobody_has_tried_is_told_of_once_per_job(tmp_path, fork_server, undisturbed):
     """Also if the process that has told it is lost, and fresh ones run the script."""
     script, fault = SCRIPT.with_name("unknown_library.py"), "at=backward step=8 node=n0"
-    stage, disturbed = run_framework(script, tmp_path, fork_server, (fault,), [], None, {"in_place": "never"})
-    (told,) = stage.events("unknown_library")
+    gated, disturbed = run_framework(script, tmp_path, fork_server, (fault,), [], None, {"in_place": "never"})
+    (told,) = gated.events("unknown_library")
     assert told["rank"] == 0 and "never tested with transformers 5.99.0" in told["reason"]
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
     assert differences(undisturbed, disturbed) == []
 
 

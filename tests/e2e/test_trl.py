@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from framework_run import faults_after_audit, run_audited
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
@@ -60,17 +60,17 @@ def undisturbed(tmp_path_factory):
 
 def run(folder, fork_server, arguments, *faults):
     config = JobConfig(nodes=2, spares=1, faults=faults, **EVERY_STEP).checked()
-    stage = Stage(config, "", "", folder / "job", fork_server, SCRIPT, arguments)
-    return stage, stage.trial.run()
+    gated = GatedJob(config, "", "", folder / "job", fork_server, SCRIPT, arguments)
+    return gated, gated.trial.run()
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("training", TRAININGS)
 def test_bit_identical_to_torchrun(tmp_path, fork_server, undisturbed, training, moment):
-    stage, disturbed = run(tmp_path, fork_server, TRAININGS[training], MOMENTS[moment])
+    gated, disturbed = run(tmp_path, fork_server, TRAININGS[training], MOMENTS[moment])
     assert differences(undisturbed(training), disturbed) == []
     assert len(disturbed.losses[0]) == UPDATES
-    assert len(stage.events("fault")) == 1
+    assert len(gated.events("fault")) == 1
 
 
 @pytest.mark.parametrize(("training", "fault"), faults_after_audit(TRAININGS))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 from walks import Function, walks
 
 from deadpool.config.job_config import JobConfig
@@ -35,17 +35,17 @@ def test_each_arrow_is_called_and_in_this_order(tmp_path: Path, traced_fork_serv
     assert [len(walk) > 10 for walk in walks().values()] == [True] * 3
     settings = {**EVERY_STEP, "overhead_budget": 1e-9}  # every capture costs more: the interval is widened
     config = JobConfig(nodes=2, spares=1, rehearse_recovery=False, **settings).checked()
-    stage = Stage(config, "plain", f"wait@{GATE}:0 wait@{LAST}:0", tmp_path / "job", traced_fork_server)
+    gated = GatedJob(config, "plain", f"wait@{GATE}:0 wait@{LAST}:0", tmp_path / "job", traced_fork_server)
 
     def during() -> None:
-        stage.trial.await_event("rehearsed")
-        (rehearsed,) = stage.events("rehearsed")
-        stage.kill_node_at_gate(f"n{rehearsed['rank']}", GATE, committed=False)
-        stage.await_gate(LAST)
-        stage.trial.await_event("capture_interval")
-        stage.open_gate(LAST)
+        gated.trial.await_event("rehearsed")
+        (rehearsed,) = gated.events("rehearsed")
+        gated.kill_node_at_gate(f"n{rehearsed['rank']}", GATE, committed=False)
+        gated.await_gate(LAST)
+        gated.trial.await_event("capture_interval")
+        gated.open_gate(LAST)
 
-    stage.trial.run(lambda _: during())
+    gated.trial.run(lambda _: during())
     calls = _read(tmp_path / "calls")
     assert {title: _missed(walk, calls) for title, walk in walks().items()} == {title: [] for title in walks()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stage import Stage
+from gated_job import GatedJob
 
 from deadpool.config.job_config import JobConfig
 from deadpool.errors import JobFailed
@@ -14,8 +14,8 @@ SCRIPT = Path(__file__).with_name("wrapped_script.py")
 ITSELF = r"pass the DistributedDataParallel module itself, as in protect\(model=ddp\)"
 
 
-def make_stage(folder, fork_server, way):
-    return Stage(JobConfig(nodes=2, spares=0).checked(), "", "", folder / "job", fork_server, SCRIPT, ["--way", way])
+def make_gated_job(folder, fork_server, way):
+    return GatedJob(JobConfig(nodes=2, spares=0).checked(), "", "", folder / "job", fork_server, SCRIPT, ["--way", way])
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def make_stage(folder, fork_server, way):
 )
 def test_module_inside_of_a_wrapper_is_refused(tmp_path, fork_server, way, said):
     with pytest.raises(JobFailed, match=said):
-        make_stage(tmp_path, fork_server, way).trial.run()
+        make_gated_job(tmp_path, fork_server, way).trial.run()
 
 
 def test_wrapper_that_was_dropped_does_no_harm(tmp_path, fork_server):
-    stage = make_stage(tmp_path, fork_server, "dropped")
-    stage.trial.run()
-    assert "ended well" in stage.trial.console()
+    gated = make_gated_job(tmp_path, fork_server, "dropped")
+    gated.trial.run()
+    assert "ended well" in gated.trial.console()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import DistributedType, PartialState
-from scene import act
+from acts import act
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset

@@ -1,4 +1,4 @@
-"""Tests with a real device. Jobs are staged like those of tests/e2e."""
+"""Tests with a real device. Jobs are built like those of tests/e2e."""
 
 from __future__ import annotations
 

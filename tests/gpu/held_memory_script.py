@@ -18,7 +18,7 @@ import deadpool
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 import json
 
-from scene import act
+from acts import act
 from small_job import STEPS, WIDTH, inputs_of, make_model, make_parser, note_step
 
 

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import deadpool
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
-from scene import act
+from acts import act
 from small_job import STEPS, WIDTH, Block, make_model, make_parser, note_step
 
 HEADS, LENGTH = 4, 64

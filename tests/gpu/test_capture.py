@@ -75,7 +75,7 @@ def test_rollback_and_takeover_continue_to_the_bit(kind):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_loaded_while_it_arrives_also_from_a_second_attempt(kind, monkeypatch):
     """The first attempt brings garbage and is loaded all the same; half of the second one comes before the end."""
-    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.PORTION_BYTES", 1 << 20)
+    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.CHUNK_BYTES", 1 << 20)
     job = CudaJob(kind)
     job.train(3)
     with registered_slot(job.state) as slot:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
@@ -26,15 +26,15 @@ MID, POST = 4, 106  # in step 4 before the reduction, in step 6 behind the optim
 def test_held_memory_is_the_same_after_each_of_three_kills(kind, tmp_path, fork_server):
     settings = JobConfig(nodes=3, spares=3, **EVERY_STEP).checked()
     arguments = ["--kind", kind]
-    scene = f"wait@{MID}:1 wait@{POST}:2 wait@7:0"
-    stage = Stage(settings, "", scene, tmp_path / "job", fork_server, SCRIPT, arguments)
+    acts = f"wait@{MID}:1 wait@{POST}:2 wait@7:0"
+    gated = GatedJob(settings, "", acts, tmp_path / "job", fork_server, SCRIPT, arguments)
 
     def during(_: object) -> None:
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", MID)
-        stage.kill_trainer_at_gate(POST, committed=False)
-        stage.kill_trainer_at_gate(7, committed=False)
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", MID)
+        gated.kill_trainer_at_gate(POST, committed=False)
+        gated.kill_trainer_at_gate(7, committed=False)
 
-    results = stage.trial.run(during)
-    assert len(stage.events("fault")) == 3
+    results = gated.trial.run(during)
+    assert len(gated.events("fault")) == 3
     assert differences(run_script_unprotected(SCRIPT, arguments, 3, tmp_path / "reference"), results) == []

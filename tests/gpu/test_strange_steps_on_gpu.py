@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage, run_script_unprotected
+from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.results import differences
@@ -28,23 +28,23 @@ POST = 106
 def test_node_and_rank_are_killed_and_nothing_differs(kind, ranks, tmp_path, fork_server):
     settings = JobConfig(nodes=ranks, spares=2, **EVERY_STEP).checked()
     arguments = ["--kind", kind]
-    stage = Stage(settings, "", f"wait@4:1 wait@{POST}:0", tmp_path / "job", fork_server, SCRIPT, arguments)
+    gated = GatedJob(settings, "", f"wait@4:1 wait@{POST}:0", tmp_path / "job", fork_server, SCRIPT, arguments)
 
     def during(_: object) -> None:
-        stage.trial.await_event("rehearsed")
-        stage.kill_node_at_gate("n1", 4)
-        stage.kill_trainer_at_gate(POST, committed=False)
+        gated.trial.await_event("rehearsed")
+        gated.kill_node_at_gate("n1", 4)
+        gated.kill_trainer_at_gate(POST, committed=False)
 
-    results = stage.trial.run(during)
-    assert len(stage.events("fault")) == 2
+    results = gated.trial.run(during)
+    assert len(gated.events("fault")) == 2
     assert differences(run_script_unprotected(SCRIPT, arguments, ranks, tmp_path / "reference"), results) == []
 
 
 def test_graph_that_holds_collectives_is_refused_where_it_is_captured(tmp_path, fork_server):
     settings = JobConfig(nodes=2, **EVERY_STEP).checked()
-    stage = Stage(settings, "", "", tmp_path / "job", fork_server, SCRIPT, ["--kind", "graph"])
+    gated = GatedJob(settings, "", "", tmp_path / "job", fork_server, SCRIPT, ["--kind", "graph"])
     with pytest.raises(JobFailed):
-        stage.trial.run(lambda _: None)
-    (failed,) = stage.events("failed")
+        gated.trial.run(lambda _: None)
+    (failed,) = gated.events("failed")
     assert "this CUDA graph holds collectives" in failed["reason"]
     assert "outside of the graph" in failed["reason"]

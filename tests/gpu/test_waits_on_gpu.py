@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stage import EVERY_STEP, Stage
+from gated_job import EVERY_STEP, GatedJob
 
 from deadpool.backend.torch_versions import ProcessGroupNCCL2
 from deadpool.config.job_config import JobConfig
@@ -23,26 +23,26 @@ SCRIPT = Path(__file__).with_name("waits_script.py")
 
 @pytest.fixture
 def run(tmp_path, fork_server):
-    def run(doing: str, steps: int) -> Stage:
+    def run(doing: str, steps: int) -> GatedJob:
         settings = JobConfig(nodes=3, spares=0, node_timeout_s=2.0, **{**EVERY_STEP, "hang_timeout_s": 0.0}).checked()
         arguments = ["--doing", doing, "--steps", str(steps)]
-        stage = Stage(settings, "", "", tmp_path / "job", fork_server, SCRIPT, arguments)
-        stage.trial.run(lambda _: None)
-        return stage
+        gated = GatedJob(settings, "", "", tmp_path / "job", fork_server, SCRIPT, arguments)
+        gated.trial.run(lambda _: None)
+        return gated
 
     return run
 
 
 def test_rank_that_waits_for_ever_is_found_although_the_others_spin(run):
-    stage = run("wait", 40)
-    (fault,) = stage.events("fault")
+    gated = run("wait", 40)
+    (fault,) = gated.events("fault")
     if ProcessGroupNCCL2 is not None:  # its recorder does not say what a device waits for: docs/gpu.md
         assert fault["reason"].startswith("no step for")
         return
     assert fault["ranks"] == [] and "and no rank does anything; behind: ranks 1" in fault["reason"]
-    ((rank, found),) = [(event["rank"], event["found"]) for event in stage.events("hung")]
+    ((rank, found),) = [(event["rank"], event["found"]) for event in gated.events("hung")]
     assert rank == 1 and found.startswith("was idle for")
-    trainers = stage.trainers()
+    trainers = gated.trainers()
     assert (trainers[0], trainers[2]) == ("n0.0", "n2.0"), "the others kept their processes"
 
 

@@ -45,7 +45,7 @@ class Memory:
             raise OSError(f"{where} failed")
 
 
-class Scene:
+class Bench:
     def __init__(self, *sinks: Memory, steps: int = 6) -> None:
         self.reported: list[str] = []
         self.waiting = Undelivered(lambda dropped: None)
@@ -61,76 +61,76 @@ def no_pauses(monkeypatch):
 
 def test_nothing_is_opened_before_something_is_final():
     sink = Memory([])
-    scene = Scene(sink)
-    scene.delivery.deliver(0)
-    assert sink.opened == 0 and not scene.delivery.has_work(0) and scene.delivery.has_work(1)
-    scene.delivery.deliver(3)
-    assert sink.there == [0, 1, 2] and scene.waiting.delivered == 3
+    bench = Bench(sink)
+    bench.delivery.deliver(0)
+    assert sink.opened == 0 and not bench.delivery.has_work(0) and bench.delivery.has_work(1)
+    bench.delivery.deliver(3)
+    assert sink.there == [0, 1, 2] and bench.waiting.delivered == 3
 
 
 def test_one_sink_fails_and_the_other_goes_on():
     broken, sound = Memory([]), Memory([])
-    scene = Scene(broken, sound)
+    bench = Bench(broken, sound)
     broken.fails = "write"
-    scene.delivery.deliver(2)
-    scene.delivery.deliver(4)
-    assert sound.there == [0, 1, 2, 3] and broken.there == [] and scene.waiting.delivered == 0
-    assert scene.reported == ["write failed"], "reported once"
+    bench.delivery.deliver(2)
+    bench.delivery.deliver(4)
+    assert sound.there == [0, 1, 2, 3] and broken.there == [] and bench.waiting.delivered == 0
+    assert bench.reported == ["write failed"], "reported once"
     broken.fails = ""
-    scene.delivery.deliver(5)
-    assert broken.there == sound.there == [0, 1, 2, 3, 4] and scene.waiting.delivered == 5
+    bench.delivery.deliver(5)
+    assert broken.there == sound.there == [0, 1, 2, 3, 4] and bench.waiting.delivered == 5
     assert broken.opened == 3, "opened again each time, to see what is there"
     broken.fails = "write"
-    scene.delivery.deliver(6)
-    assert scene.reported == ["write failed"] * 2, "another outage"
+    bench.delivery.deliver(6)
+    assert bench.reported == ["write failed"] * 2, "another outage"
 
 
 def test_sink_that_cannot_be_opened_or_closed():
     sink = Memory([])
-    scene = Scene(sink)
+    bench = Bench(sink)
     sink.fails = "open"
-    scene.delivery.deliver(2)
+    bench.delivery.deliver(2)
     sink.fails = ""
-    scene.delivery.deliver(2)
+    bench.delivery.deliver(2)
     sink.fails = "close"
-    scene.delivery.close()
-    assert sink.there == [0, 1] and scene.reported == ["open failed", "close failed"]
+    bench.delivery.close()
+    assert sink.there == [0, 1] and bench.reported == ["open failed", "close failed"]
 
 
 def test_pauses_grow_and_a_failed_sink_is_left_alone_meanwhile(monkeypatch):
     monkeypatch.setattr(delivery, "_FIRST_PAUSE_S", 100.0)
     monkeypatch.setattr(delivery, "_LONGEST_PAUSE_S", 150.0)
     sink = Memory([])
-    scene = Scene(sink)
+    bench = Bench(sink)
     sink.fails = "write"
-    scene.delivery.deliver(2)
-    assert 90 < scene.delivery.pause_s() <= 100
+    bench.delivery.deliver(2)
+    assert 90 < bench.delivery.pause_s() <= 100
     sink.fails = ""
-    scene.delivery.deliver(2)
+    bench.delivery.deliver(2)
     assert sink.there == []
 
 
 def test_what_a_lazy_sink_was_handed_counts_when_it_is_durable():
     sink = Memory([], lazy=True)
-    scene = Scene(sink)
-    scene.delivery.deliver(3)
-    assert scene.waiting.delivered == 0 and scene.delivery.has_work(3) and not scene.delivery.is_behind(3)
+    bench = Bench(sink)
+    bench.delivery.deliver(3)
+    assert bench.waiting.delivered == 0 and bench.delivery.has_work(3) and not bench.delivery.is_behind(3)
     sink.flush()
-    scene.delivery.deliver(4)
-    assert scene.waiting.delivered == 3, "step 3 was handed over, and could be lost"
-    scene.delivery.close()
-    assert sink.there == [0, 1, 2, 3] and scene.waiting.delivered == 4
+    bench.delivery.deliver(4)
+    assert bench.waiting.delivered == 3, "step 3 was handed over, and could be lost"
+    bench.delivery.close()
+    assert sink.there == [0, 1, 2, 3] and bench.waiting.delivered == 4
 
 
 def test_lazy_sink_that_fails_gets_again_what_it_lost():
     there: list[int] = []
     sink = Memory(there, lazy=True)
-    scene = Scene(sink)
-    scene.delivery.deliver(3)
+    bench = Bench(sink)
+    bench.delivery.deliver(3)
     sink.fails = "close"
-    scene.delivery.close()
-    assert there == [] and scene.waiting.delivered == 0
+    bench.delivery.close()
+    assert there == [] and bench.waiting.delivered == 0
     sink.fails = ""
-    scene.delivery.deliver(3)
-    scene.delivery.close()
+    bench.delivery.deliver(3)
+    bench.delivery.close()
     assert there == [0, 1, 2]

@@ -256,9 +256,9 @@ class CoordinatorBench(Bench):
                 return msg.CheckpointPart(name=name, copies=(), bytes_written=0, failure=" ".join(failure))
             case ["done", name, *failure]:
                 return msg.CheckpointDone(name=name, bytes_written=300, failure=" ".join(failure))
-            case ["spoilt" | "dropped" as what, lost_at, name]:
+            case ["damaged" | "dropped" as what, lost_at, name]:
                 wanted = copy(name).seal
-                lost = msg.Spoilt(generation=now_in, node=lost_at, rank=wanted.rank, version=wanted.version)
+                lost = msg.CopyLost(generation=now_in, node=lost_at, rank=wanted.rank, version=wanted.version)
                 return structs.replace(lost, dropped=what == "dropped")
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
@@ -463,7 +463,7 @@ class AgentBench(Bench):
     `memory=1000 left=400` bytes),
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
     `welcome 2 c1` asks for term 2. With `coded`, `plan 1.2 ... parities=2` changes the group of this node, and
-    `spoilt 0:v1@1.1 parities=2` tells of the parity that it keeps for that group."""
+    `damaged 0:v1@1.1 parities=2` tells of the parity that it keeps for that group."""
 
     def __init__(self, named: dict[str, str]) -> None:
         super().__init__()
@@ -529,12 +529,12 @@ class AgentBench(Bench):
             case ["salvage", name, ranks]:
                 wanted = tuple(int(rank) for rank in ranks.split(","))
                 return [_Said(msg.Salvage(generation=self.core.generation, version=version(name), ranks=wanted))]
-            case ["spoilt", name]:
+            case ["damaged", name]:
                 seal = copy(name).seal
                 node = named.get("at", "n0")
                 group = self._coding_group(seal.rank, named) if "parities" in named else None
                 now_in, wanted = self.core.generation, seal.version
-                return [_Said(msg.Spoilt(generation=now_in, node=node, rank=seal.rank, version=wanted, group=group))]
+                return [_Said(msg.CopyLost(generation=now_in, node=node, rank=seal.rank, version=wanted, group=group))]
             case ["probe", number, *nodes]:
                 peers = tuple(msg.Peer(node=node, address=address(node)) for node in nodes)
                 return [_Said(msg.Probe(generation=self.core.generation, number=int(number), peers=peers))]
@@ -559,8 +559,8 @@ class AgentBench(Bench):
                 return [_Said(msg.Needed(generation=self.core.generation))]
             case ["lease-taken"]:
                 return [inputs.LeaseTaken()]
-            case ["leased-to", holder]:
-                return [inputs.LeasedElsewhere(holder=holder)]
+            case ["leased-to", owner]:
+                return [inputs.LeasedElsewhere(owner=owner)]
             case ["work-ended", code]:
                 took = {"took_s": float(named.get("took", 0)), "killed": int(named.get("killed", 0))}
                 return [inputs.ParkedWorkEnded(code=int(code), **took)]  # type: ignore[arg-type]
@@ -595,9 +595,9 @@ class AgentBench(Bench):
                 return inputs.Fetched(rank=copy(name).seal.rank, slot=slot(ref), copy=copy(name))
             case ["fetch-failed", rank, ref]:
                 return inputs.FetchFailed(rank=int(rank), slot=slot(ref), reason="nobody answers")
-            case ["source-spoilt", node, name]:
+            case ["source-damaged", node, name]:
                 wanted = copy(name).seal
-                return inputs.SourceSpoilt(node=node, rank=wanted.rank, version=wanted.version)
+                return inputs.SourceDamaged(node=node, rank=wanted.rank, version=wanted.version)
             case ["staged", name, ref]:
                 return inputs.Staged(name=name, slots=(slot(ref),))
             case ["part-written", name, *failure]:
@@ -661,9 +661,9 @@ class AgentBench(Bench):
                 return msg.Hung(found=" ".join(found))
             case ["durable", number, path]:
                 return msg.Durable(step=int(number), path=path)
-            case ["spoilt", wanted]:
+            case ["damaged", wanted]:
                 rank = trainer.rank or 0
-                return msg.Spoilt(generation=now_in, node="n0", rank=rank, version=version(wanted))
+                return msg.CopyLost(generation=now_in, node="n0", rank=rank, version=version(wanted))
             case ["inexact", *error]:
                 return msg.Failed(error=" ".join(error), inexact=True)
             case ["failed", *error]:

@@ -84,8 +84,8 @@ def test_parity_that_is_not_there_may_make_the_difference() -> None:
 
 def test_snapshot_that_a_survivor_has_lost_counts_as_lost() -> None:
     """It stands clean at the version, and nobody else can be rebuilt from its memory."""
-    spoilt = planned(member(0, own=False), member(1), member(2), spare("s0"))
-    assert isinstance(spoilt, GlobalPlan) and spoilt.resume == version(V4)
+    damaged = planned(member(0, own=False), member(1), member(2), spare("s0"))
+    assert isinstance(damaged, GlobalPlan) and damaged.resume == version(V4)
     assert isinstance(planned(member(0, own=False), member(1), spare("s0"), spare("s1")), NoPlan)
 
 

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from deadpool.protocol.agent.copies.overhead_meter import ENOUGH, OverheadMeter
-from deadpool.protocol.topology import LEFT_OUT, RESTS, Schedule
+from deadpool.protocol.topology import LEFT_OUT, LEFT_OUT_OF, Schedule
 
 
-def measure(every, cost, steps, *, rests=RESTS, noise=0.003, drift=0.0, outliers=0.0, seed=1):
+def measure(every, cost, steps, *, left_out_of=LEFT_OUT_OF, noise=0.003, drift=0.0, outliers=0.0, seed=1):
     """`cost` is added to the steps that run beside a copy, half of it to those that run beside what is still sent."""
-    rng, schedule = random.Random(seed), Schedule(every=every, rests=rests)
+    rng, schedule = random.Random(seed), Schedule(every=every, left_out_of=left_out_of)
     meter = OverheadMeter(schedule)
     for version in range(steps):
         step_s = 0.4 * (1 + drift * version / steps) * rng.gauss(1.0, noise)
@@ -46,9 +46,9 @@ def test_a_few_steps_with_an_evaluation_make_it_less_certain_and_not_wrong():
 
 
 def test_without_steps_beside_no_copy_nothing_is_known():
-    assert measure(1, 0.01, 5000, rests=0) is None
-    assert measure(2, 0.01, 5000, rests=0) is None
-    assert measure(4, 0.01, 5000, rests=0) is not None
+    assert measure(1, 0.01, 5000, left_out_of=0) is None
+    assert measure(2, 0.01, 5000, left_out_of=0) is None
+    assert measure(4, 0.01, 5000, left_out_of=0) is not None
 
 
 def test_steps_for_which_the_script_switched_protection_off_are_compared():
@@ -63,8 +63,8 @@ def test_steps_for_which_the_script_switched_protection_off_are_compared():
 
 
 def test_too_few_comparisons_are_not_reported():
-    assert measure(1, 0.01, RESTS * (ENOUGH - 1)) is None
-    assert measure(1, 0.01, RESTS * (ENOUGH + 1)).count == ENOUGH
+    assert measure(1, 0.01, LEFT_OUT_OF * (ENOUGH - 1)) is None
+    assert measure(1, 0.01, LEFT_OUT_OF * (ENOUGH + 1)).count == ENOUGH
 
 
 def test_what_was_measured_belongs_to_an_interval_and_outlives_a_fence():
@@ -82,8 +82,8 @@ def test_what_was_measured_belongs_to_an_interval_and_outlives_a_fence():
 
 @pytest.mark.parametrize("every", [1, 2, 3, 4, 64])
 def test_left_out_are_few_and_never_the_first(every):
-    schedule = Schedule(every=every, rests=RESTS)
-    versions = range(0, 20 * RESTS * every, every)
+    schedule = Schedule(every=every, left_out_of=LEFT_OUT_OF)
+    versions = range(0, 20 * LEFT_OUT_OF * every, every)
     left_out = [version for version in versions if not schedule.captures(version)]
     assert len(left_out) == 20 * LEFT_OUT.get(every, 0) and 0 not in left_out
-    assert schedule.captures(RESTS * every)
+    assert schedule.captures(LEFT_OUT_OF * every)

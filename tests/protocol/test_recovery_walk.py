@@ -116,7 +116,7 @@ def test_newer_seat_ends_a_newcomers_walk() -> None:
     assert walk.advance() == Abandon()
 
 
-@pytest.mark.parametrize("outcome", ["loaded", "spoilt"])
+@pytest.mark.parametrize("outcome", ["loaded", "damaged"])
 def test_newer_seat_and_its_orders_in_mid_load(outcome) -> None:
     """Its agent seats a newcomer anew and sends the newer orders at once, while the script still loads by the older."""
     core = TrainerCore()
@@ -131,18 +131,18 @@ def test_newer_seat_and_its_orders_in_mid_load(outcome) -> None:
     if outcome == "loaded":
         assert walk.loaded(STORE) is None
     else:
-        assert walk.spoilt("n1").generation == FIRST
+        assert walk.damaged("n1").generation == FIRST
     assert walk.advance() == Abandon()
     walk.begin(SECOND)
     assert walk.advance() == Load(restore=restore(SECOND))
 
 
-def test_spoilt_copy_leads_nowhere_but_to_another_generation() -> None:
+def test_damaged_copy_leads_nowhere_but_to_another_generation() -> None:
     core, walk = fenced()
     for order in (arriving(), restore(), connect()):
         walk.on_order(order)
     walk.advance()
-    assert walk.spoilt("n1").version == RESUME
+    assert walk.damaged("n1").version == RESUME
     assert walk.advance() is None
     core.halt(THIRD)
     assert walk.advance() == Abandon()

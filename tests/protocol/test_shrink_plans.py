@@ -143,7 +143,7 @@ def test_replicas_at_one_home_are_excused_only_in_the_version_that_the_plan_resu
     assert (ended[-1] is None) is excused
 
 
-def test_one_of_two_copies_on_the_node_of_a_carrier_is_spoilt_and_the_other_stays():
+def test_one_of_two_copies_on_the_node_of_a_carrier_is_damaged_and_the_other_stays():
     """It held copies of the rank before it became its home."""
     slots, version = Slots([]), Version(Generation(1, 2), 4)
     copy = _copy(0, version, replica=7)
@@ -152,7 +152,7 @@ def test_one_of_two_copies_on_the_node_of_a_carrier_is_spoilt_and_the_other_stay
         slot = kept.take(copy.geometry, SlotState.ARRIVING)
         assert slot is not None
         kept.seal(slot.ref, copy)
-    slots.drop_spoilt(0, version)
+    slots.drop_damaged(0, version)
     assert slots.own_of(0).find(version) is None and slots.held_of(0).find(version) is not None
-    slots.drop_spoilt(0, version)
+    slots.drop_damaged(0, version)
     assert slots.held_of(0).find(version) is None

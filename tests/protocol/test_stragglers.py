@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benches import job_state
 
-from deadpool.protocol.agent.trainers.work_time import CHUNK_S, ENOUGH, WorkTimes
+from deadpool.protocol.agent.trainers.work_time import ENOUGH, SPAN_S, WorkTimes
 from deadpool.protocol.coordinator.membership.stragglers import ROUNDS, StragglerWatch
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Stepped, WorkTime
@@ -73,20 +73,20 @@ def told(*steps: tuple[float, float | None]) -> tuple[WorkTime, ...]:
 
 
 def test_the_rest_of_a_step_is_work():
-    (work,) = told(*[(CHUNK_S / 4, CHUNK_S / 8)] * 4 * ENOUGH)
-    assert (work.rank, work.step_s, work.own_s) == (7, CHUNK_S / 4, CHUNK_S / 8)
+    (work,) = told(*[(SPAN_S / 4, SPAN_S / 8)] * 4 * ENOUGH)
+    assert (work.rank, work.step_s, work.own_s) == (7, SPAN_S / 4, SPAN_S / 8)
 
 
 def test_rough_estimates_of_short_steps_even_out():
-    (work,) = told(*[(CHUNK_S / 4, 0.0), (CHUNK_S / 4, CHUNK_S / 4)] * 2 * ENOUGH)
-    assert work.own_s == CHUNK_S / 8
+    (work,) = told(*[(SPAN_S / 4, 0.0), (SPAN_S / 4, SPAN_S / 4)] * 2 * ENOUGH)
+    assert work.own_s == SPAN_S / 8
 
 
 def test_one_long_step_does_not_count():
-    (work,) = told(*[(CHUNK_S, CHUNK_S / 2)] * ENOUGH, (50 * CHUNK_S, 0.0))
-    assert work.own_s == CHUNK_S / 2
+    (work,) = told(*[(SPAN_S, SPAN_S / 2)] * ENOUGH, (50 * SPAN_S, 0.0))
+    assert work.own_s == SPAN_S / 2
 
 
 def test_nothing_is_told_of_too_little_or_of_what_was_not_measured():
-    assert told(*[(CHUNK_S, 0.0)] * (ENOUGH - 1)) == ()
-    assert told(*[(CHUNK_S, None)] * ENOUGH) == ()
+    assert told(*[(SPAN_S, 0.0)] * (ENOUGH - 1)) == ()
+    assert told(*[(SPAN_S, None)] * ENOUGH) == ()

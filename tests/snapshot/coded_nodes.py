@@ -204,7 +204,7 @@ class Newcomer:
         self.segment.slot(0)[:] = b"\x55" * self.lost.geometry.slot_bytes
         self.client = TransferClient(credentials=MEMBER, deadline_s=DEADLINE_S)
         self.failed: list[tuple[str, str]] = []
-        self.spoilt: list[tuple[str, str]] = []
+        self.damaged: list[tuple[str, str]] = []
         self.progress: list[tuple[str, int]] = []
 
     def rebuild(self, gone: Iterable[int] = (), *, sources: list[BlockSource] | None = None, coder=None) -> None:
@@ -224,7 +224,7 @@ class Newcomer:
             request,
             watch=lambda name, leading: self.progress.append((name, leading)),
             failed=lambda source, reason: self.failed.append((source.node, reason)),
-            spoilt=lambda source, reason: self.spoilt.append((source.node, reason)),
+            report_damaged=lambda source, reason: self.damaged.append((source.node, reason)),
             coder=coder,
         ).run()
 

@@ -201,10 +201,10 @@ def test_refused_snapshot_changes_nothing():
     trial = Trial(False, a=torch.ones(2))
     trial.module.a = torch.zeros(2)
     snapshot = Snapshot(trial.state)
-    stranger, state = trial.make(a=torch.full((2,), 5.0))
-    stranger.register_parameter("more", nn.Parameter(torch.zeros(1)))
-    state = ProtectedState({"model": stranger}, replicas={}, rank=0, node_of=lambda rank: rank)
-    before = stranger.a
+    foreign, state = trial.make(a=torch.full((2,), 5.0))
+    foreign.register_parameter("more", nn.Parameter(torch.zeros(1)))
+    state = ProtectedState({"model": foreign}, replicas={}, rank=0, node_of=lambda rank: rank)
+    before = foreign.a
     with pytest.raises(Exception, match="more"):
         snapshot.restore(state)
-    assert stranger.a is before and before.tolist() == [5.0, 5.0]
+    assert foreign.a is before and before.tolist() == [5.0, 5.0]

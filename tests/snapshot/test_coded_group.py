@@ -71,7 +71,7 @@ def test_any_lost_members_are_rebuilt(coded, scheme):
             with closing(group.newcomer(member)) as newcomer:
                 newcomer.rebuild(gone=lost)
                 assert newcomer.has_everything(), (lost, member)
-                assert newcomer.spoilt == newcomer.failed == []
+                assert newcomer.damaged == newcomer.failed == []
                 assert read_seal(newcomer.segment.slot(0)) is None, "the agent writes the header"
 
 
@@ -165,9 +165,9 @@ def test_flipped_bit_in_any_block_is_found_and_worked_around(coded):
         with closing(group.newcomer(1)) as newcomer:
             newcomer.rebuild()
             assert newcomer.has_everything()
-            assert {node for node, _ in newcomer.spoilt} <= {f"n{member}"}
+            assert {node for node, _ in newcomer.damaged} <= {f"n{member}"}
             assert newcomer.failed == []
-            found += bool(newcomer.spoilt)
+            found += bool(newcomer.damaged)
         flip(block)
     assert found > 20, "most blocks were needed"
 
@@ -181,7 +181,7 @@ def test_flipped_bits_in_two_nodes_at_once_where_one_spare_block_is_left(coded):
     newcomer = group.newcomer(1)
     newcomer.rebuild()
     assert newcomer.has_everything()
-    assert {node for node, _ in newcomer.spoilt} == {f"n{parity[0]}", f"n{data[0]}"}
+    assert {node for node, _ in newcomer.damaged} == {f"n{parity[0]}", f"n{data[0]}"}
 
 
 def test_damage_that_no_spare_block_makes_up_for_says_where_it_is(coded):
@@ -192,11 +192,11 @@ def test_damage_that_no_spare_block_makes_up_for_says_where_it_is(coded):
     newcomer = group.newcomer(1)
     with pytest.raises(TransferError, match=r"v7@1.2 of rank 11 cannot be rebuilt: piece \d+ needs 3 blocks") as told:
         newcomer.rebuild()
-    assert f"n{member} (snapshot of member {member}): the block of piece 4 is not as sealed" in str(told.value)
-    assert [node for node, _ in newcomer.spoilt] == [f"n{member}"]
+    assert f"n{member} (snapshot of member {member}): the block of piece 4 is damaged" in str(told.value)
+    assert [node for node, _ in newcomer.damaged] == [f"n{member}"]
 
 
-def test_parity_that_was_spoilt_before_it_was_sealed_is_found(coded):
+def test_parity_that_was_damaged_before_it_was_sealed_is_found(coded):
     """Its digests are those of the damaged bytes. The digests of the lost pieces tell."""
     group = coded(4, 2)
     for node in group.nodes:
@@ -210,7 +210,7 @@ def test_parity_that_was_spoilt_before_it_was_sealed_is_found(coded):
     newcomer = group.newcomer(1)
     newcomer.rebuild()
     assert newcomer.has_everything()
-    assert {node for node, _ in newcomer.spoilt} == {"n2"}
+    assert {node for node, _ in newcomer.damaged} == {"n2"}
 
 
 def test_node_that_is_gone_is_replaced_by_another_block(coded):

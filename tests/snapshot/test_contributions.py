@@ -183,7 +183,7 @@ def test_damaged_piece_is_not_added_and_the_sender_is_told(group):
     _, piece = node.contribution(0).pieces()[2]
     at = node.geometry.offset(piece.region) + piece.offset
     node.segment.slot(0)[at] ^= 1
-    with pytest.raises(TransferError, match=f"refused: not as sealed: piece {piece.number} of region 'unique'"):
+    with pytest.raises(TransferError, match=f"refused: damaged: piece {piece.number} of region 'unique'"):
         node.contribute(target)
     assert target.outcomes.get(timeout=WAIT_S)[:2] == ("dropped", 3)
     assert target.parity.folded(3).count(0) == 1

@@ -12,9 +12,9 @@ from deadpool.snapshot.state.state import Restoring
 REPLICAS = (0, 1)  # the state is in the replica region
 
 
-@pytest.fixture(autouse=True, params=[256, 1 << 20], ids=["many portions", "one portion"])
-def portion_bytes(request, monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.PORTION_BYTES", request.param)
+@pytest.fixture(autouse=True, params=[256, 1 << 20], ids=["many chunks", "one chunk"])
+def chunk_bytes(request, monkeypatch):
+    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.CHUNK_BYTES", request.param)
     return request.param
 
 
@@ -64,7 +64,7 @@ class Arrival:
 
 
 @pytest.mark.parametrize("replicas", [(), REPLICAS], ids=["unique", "replica"])
-def test_loaded_as_it_arrives(replicas, portion_bytes):
+def test_loaded_as_it_arrives(replicas, chunk_bytes):
     arrival = Arrival(replicas)
     restoring = arrival.begin()
     steps = []
@@ -72,14 +72,14 @@ def test_loaded_as_it_arrives(replicas, portion_bytes):
         arrival.arrive(1, share)
         steps.append(arrival.load(restoring))
     assert steps[0] == steps[2] == 0  # nothing had arrived, and nothing new had
-    if portion_bytes < arrival.bulk_bytes // 4:
+    if chunk_bytes < arrival.bulk_bytes // 4:
         assert steps[1] and steps[3] and steps[4]
     else:
         assert steps == [0, 0, 0, 0, sum(steps)]
     assert arrival.check(restoring) == arrival.bulk_bytes
 
 
-def test_last_portions_are_loaded_in_the_end():
+def test_last_chunks_are_loaded_in_the_end():
     arrival = Arrival()
     restoring = arrival.begin()
     arrival.arrive(1, 0.5)
@@ -100,7 +100,7 @@ def test_what_was_loaded_is_not_loaded_again():
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("failed_share", [0.6, 1.0])
-def test_another_attempt_after_garbage(failed_share, share, portion_bytes):
+def test_another_attempt_after_garbage(failed_share, share, chunk_bytes):
     """The first source fails, midway or by its digest; the second one has sent `share` when Restore comes."""
     arrival = Arrival(REPLICAS)
     restoring = arrival.begin()

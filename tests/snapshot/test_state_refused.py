@@ -45,11 +45,11 @@ def test_snapshot_of_another_model_is_refused_and_nothing_changes(other, message
     job = Job()
     job.train(1)
     snapshot = Snapshot(job.state)
-    stranger = Job(make_model=other, seed=5)
-    before = stranger.state.digest()
+    foreign = Job(make_model=other, seed=5)
+    before = foreign.state.digest()
     with pytest.raises(StateError, match=message):
-        snapshot.restore(stranger.state)
-    assert stranger.state.digest() == before
+        snapshot.restore(foreign.state)
+    assert foreign.state.digest() == before
 
 
 def test_snapshot_with_missing_bytes_is_refused():

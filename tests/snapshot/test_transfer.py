@@ -136,10 +136,10 @@ def test_slot_too_small_is_dropped(make_owner, make_holder, make_client):
 
 
 @pytest.mark.parametrize("name", ["record", "unique", "replica"])
-def test_corrupt_byte_is_found_by_the_holder(make_owner, make_holder, make_client, name):
+def test_damaged_byte_is_found_by_the_holder(make_owner, make_holder, make_client, name):
     owner, holder, client = make_owner(), make_holder(), make_client()
     owner.flip_a_byte(name)
-    with pytest.raises(TransferError, match=f"{holder.address[1]} refused: not as sealed: region '{name}' has digest"):
+    with pytest.raises(TransferError, match=f"{holder.address[1]} refused: damaged: region '{name}' has digest"):
         push(client, holder, owner)
     assert holder.outcome()[:2] == ("dropped", owner.seal)
     assert holder.header() is None
@@ -185,17 +185,17 @@ def test_pull_of_regions(make_owner, make_holder, make_client, newcomer, regions
 def test_replica_is_checked_against_the_lost_ranks_own_digest(make_owner, make_holder, make_client, newcomer):
     lost, replica = make_owner(rank=3, seed=1), make_owner(rank=5, seed=2)
     source, client = make_holder(gives=replica), make_client()
-    with pytest.raises(TransferError, match=rf"{source.address[1]}: .*rank 5 is not as sealed: region 'replica'"):
+    with pytest.raises(TransferError, match=rf"{source.address[1]}: .*rank 5 is damaged: region 'replica'"):
         pull(client, source, newcomer.slot(0), ("replica",), lost.seal.digest, rank=5)
     same = structs.replace(lost.seal.digest, replica=replica.seal.digest.replica)
     pull(client, source, newcomer.slot(0), ("replica",), same, rank=5)
 
 
-def test_pull_of_corrupt_bytes_names_the_source(make_owner, make_holder, make_client, newcomer):
+def test_pull_of_damaged_bytes_names_the_source(make_owner, make_holder, make_client, newcomer):
     owner = make_owner()
     owner.flip_a_byte("unique")
     source, client = make_holder(gives=owner), make_client()
-    with pytest.raises(TransferError, match=f"127.0.0.1:{source.address[1]}: .* not as sealed: region 'unique'"):
+    with pytest.raises(TransferError, match=f"127.0.0.1:{source.address[1]}: .* damaged: region 'unique'"):
         pull(client, source, newcomer.slot(0), ("record", "unique"), owner.seal.digest)
     pull(client, source, newcomer.slot(0), ("record",), owner.seal.digest)
 

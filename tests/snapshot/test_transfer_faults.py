@@ -204,7 +204,7 @@ def test_frame_of_another_generation_on_a_stream_ends_it(make_holder):
     stream.close()
 
 
-# --- strangers
+# --- unauthenticated peers
 
 
 def test_wrong_secret_is_refused_and_learns_nothing(make_owner, make_holder, make_client):

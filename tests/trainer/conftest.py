@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from capture_stage import Stage
+from capture_bench import CaptureBench
 from device_twin import DeviceTwin
 
 
@@ -16,13 +16,13 @@ def twin() -> DeviceTwin:
 
 
 @pytest.fixture
-def make_stage() -> Iterator[Callable[..., Stage]]:
-    stages: list[Stage] = []
+def make_bench() -> Iterator[Callable[..., CaptureBench]]:
+    benches: list[CaptureBench] = []
 
-    def make(*arguments: Any, **options: Any) -> Stage:
-        stages.append(Stage(*arguments, **options))
-        return stages[-1]
+    def make(*arguments: Any, **options: Any) -> CaptureBench:
+        benches.append(CaptureBench(*arguments, **options))
+        return benches[-1]
 
     yield make
-    for stage in stages:
-        stage.close()
+    for bench in benches:
+        bench.close()

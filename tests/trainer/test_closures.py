@@ -9,7 +9,7 @@ from torch import nn
 from deadpool.trainer.closures import after_closure
 
 
-class Scene:
+class OrderBench:
     """Notes in which order things happen in one step of an optimizer."""
 
     def __init__(self, kind) -> None:
@@ -49,11 +49,11 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by_name", [True, False])
 def test_the_state_is_untouched_when_the_closure_has_returned_once(kind, by_name):
-    scene = Scene(KINDS[kind])
-    loss = scene.optimizer.step(closure=scene.closure) if by_name else scene.optimizer.step(scene.closure)
-    assert scene.order[:3] == ["pre-hook", "closure", "act"] and scene.order.count("act") == 1
+    bench = OrderBench(KINDS[kind])
+    loss = bench.optimizer.step(closure=bench.closure) if by_name else bench.optimizer.step(bench.closure)
+    assert bench.order[:3] == ["pre-hook", "closure", "act"] and bench.order.count("act") == 1
     assert loss.item() > 0
-    assert not torch.equal(scene.before[0], scene.model.weight)
+    assert not torch.equal(bench.before[0], bench.model.weight)
 
 
 def test_without_a_closure_nothing_is_changed():
@@ -72,9 +72,9 @@ class WritesFirst(torch.optim.SGD):
 
 
 def test_optimizer_that_is_not_torchs_may_change_the_state_before_its_closure():
-    scene = Scene(WritesFirst)
-    scene.optimizer.step(scene.closure)
-    assert "act" not in scene.order, "its update begins with its step"
+    bench = OrderBench(WritesFirst)
+    bench.optimizer.step(bench.closure)
+    assert "act" not in bench.order, "its update begins with its step"
 
 
 def test_closure_keeps_what_a_library_has_put_on_it():

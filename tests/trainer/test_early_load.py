@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from capture_stage import SessionTwin
+from capture_bench import SessionTwin
 from device_twin import DeviceTwin
 from torch import nn
 from waiting import LIMIT_S, wait_until
@@ -56,7 +56,7 @@ ALL_BYTES, SOME_BYTES = 1 << 40, 6 << 20
 
 
 class Script:
-    """A model of 24 MiB with as much momentum: several pieces on the wire, and portions of 4 MiB."""
+    """A model of 24 MiB with as much momentum: several pieces on the wire, and chunks of 4 MiB."""
 
     def __init__(self, seed: int, lane: DeviceTwin | None = None) -> None:
         torch.manual_seed(seed)
@@ -170,7 +170,7 @@ class SourceProcess:
         self._process.communicate(timeout=WAIT_S)
 
 
-class Scene:
+class EarlyLoadBench:
     def __init__(self, stack: ExitStack, folder: Path, lane: DeviceTwin | None = None) -> None:
         self._stack, self._folder = stack, folder
         self.script = Script(seed=1)
@@ -226,10 +226,10 @@ class Scene:
         thread.start()
         self._stack.callback(thread.join, WAIT_S)
 
-    def await_first_portion(self) -> None:
+    def await_first_chunk(self) -> None:
         """A tensor of the newcomer's is what it will be."""
         pairs = list(zip(self.newcomer.model, self.script.model, strict=True))
-        wait_until(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs), "the first portion")
+        wait_until(lambda: any(torch.equal(mine, wanted) for mine, wanted in pairs), "the first chunk")
 
     @property
     def is_restored(self) -> bool:
@@ -237,98 +237,98 @@ class Scene:
 
 
 @pytest.fixture
-def make_scene(tmp_path, monkeypatch) -> Iterator[Callable[..., Scene]]:
-    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.PORTION_BYTES", 4 << 20)
+def make_bench(tmp_path, monkeypatch) -> Iterator[Callable[..., EarlyLoadBench]]:
+    monkeypatch.setattr("deadpool.snapshot.copying.slot_load.CHUNK_BYTES", 4 << 20)
     with ExitStack() as stack:
-        yield lambda **options: Scene(stack, tmp_path, **options)
+        yield lambda **options: EarlyLoadBench(stack, tmp_path, **options)
 
 
-def test_loaded_while_it_arrives(make_scene):
-    scene = make_scene()
-    source = scene.source(SOME_BYTES)
-    scene.restore_when_fetched()
-    scene.fetch(source)
-    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+def test_loaded_while_it_arrives(make_bench):
+    bench = make_bench()
+    source = bench.source(SOME_BYTES)
+    bench.restore_when_fetched()
+    bench.fetch(source)
+    standing = in_thread(lambda: bench.trainer.stand(PLANNED))
+    bench.await_first_chunk()
     source.go_on()
     assert standing.get(timeout=WAIT_S)["early_bytes"] > 0
-    assert scene.is_restored
+    assert bench.is_restored
 
 
-def test_source_dies_in_the_middle_and_another_one_finishes(make_scene):
-    scene = make_scene()
-    dying, other = scene.source(SOME_BYTES), scene.source(1 << 20)
-    scene.restore_when_fetched()
-    scene.fetch(dying, other)
-    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+def test_source_dies_in_the_middle_and_another_one_finishes(make_bench):
+    bench = make_bench()
+    dying, other = bench.source(SOME_BYTES), bench.source(1 << 20)
+    bench.restore_when_fetched()
+    bench.fetch(dying, other)
+    standing = in_thread(lambda: bench.trainer.stand(PLANNED))
+    bench.await_first_chunk()
     dying.kill()
     other.go_on()
     standing.get(timeout=WAIT_S)
-    assert scene.is_restored
+    assert bench.is_restored
 
 
-def test_all_sources_die_and_nothing_is_stood_at(make_scene):
-    scene = make_scene()
-    source = scene.source(SOME_BYTES)
-    scene.fetch(source)
-    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+def test_all_sources_die_and_nothing_is_stood_at(make_bench):
+    bench = make_bench()
+    source = bench.source(SOME_BYTES)
+    bench.fetch(source)
+    standing = in_thread(lambda: bench.trainer.stand(PLANNED))
+    bench.await_first_chunk()
     source.kill()
-    scene.agent.hear(FetchFailed)
+    bench.agent.hear(FetchFailed)
     with pytest.raises(queue.Empty):
         standing.get(timeout=0.1)
-    scene.trainer.halt()
+    bench.trainer.halt()
     assert isinstance(standing.get(timeout=WAIT_S), Superseded)
 
 
-def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_scene):
-    """It stood clean at a version that nobody resumes from: with its first portion it stands nowhere."""
-    scene = make_scene()
-    core = scene.trainer.core
+def test_fence_while_a_survivor_loads_and_the_next_plan_succeeds(make_bench):
+    """It stood clean at a version that nobody resumes from: with its first chunk it stands nowhere."""
+    bench = make_bench()
+    core = bench.trainer.core
     core.live, core.clean = Version(FIRST, 7), True
-    scene.fetch(scene.source(SOME_BYTES))
-    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
+    bench.fetch(bench.source(SOME_BYTES))
+    standing = in_thread(lambda: bench.trainer.stand(PLANNED))
+    bench.await_first_chunk()
     assert not core.clean
-    scene.agent.perform(CutStreams(generation=NEXT))
-    scene.trainer.halt()
+    bench.agent.perform(CutStreams(generation=NEXT))
+    bench.trainer.halt()
     assert isinstance(standing.get(timeout=WAIT_S), Superseded)
     assert not core.rest().clean
-    scene.agent.hear(StreamsCut)
-    source = scene.source()
-    scene.restore_when_fetched(NEXT)
-    scene.fetch(source, generation=NEXT)
-    scene.trainer.stand(NEXT)
-    assert core.rest().clean and scene.is_restored
+    bench.agent.hear(StreamsCut)
+    source = bench.source()
+    bench.restore_when_fetched(NEXT)
+    bench.fetch(source, generation=NEXT)
+    bench.trainer.stand(NEXT)
+    assert core.rest().clean and bench.is_restored
 
 
-def test_fence_while_the_device_still_reads_the_slot(make_scene):
+def test_fence_while_the_device_still_reads_the_slot(make_bench):
     """It is let go only when the device has done what it was told."""
     lane = DeviceTwin()
-    scene = make_scene(lane=lane)
-    scene.fetch(scene.source(SOME_BYTES))
+    bench = make_bench(lane=lane)
+    bench.fetch(bench.source(SOME_BYTES))
     lane.computing = True
-    standing = in_thread(lambda: scene.trainer.stand(PLANNED))
-    scene.await_first_portion()
-    scene.trainer.halt()
+    standing = in_thread(lambda: bench.trainer.stand(PLANNED))
+    bench.await_first_chunk()
+    bench.trainer.halt()
     with pytest.raises(queue.Empty):
         standing.get(timeout=0.3)
     lane.computing = False
     lane.catch_up()
     assert isinstance(standing.get(timeout=WAIT_S), Superseded)
-    scene.agent.perform(CutStreams(generation=NEXT))
-    scene.agent.hear(StreamsCut)
+    bench.agent.perform(CutStreams(generation=NEXT))
+    bench.agent.hear(StreamsCut)
 
 
-def test_small_state_is_loaded_when_it_is_there(make_scene, monkeypatch):
+def test_small_state_is_loaded_when_it_is_there(make_bench, monkeypatch):
     monkeypatch.setattr("deadpool.trainer.recovery.early_load.WORTH_BYTES", 1 << 40)
-    scene = make_scene()
-    source = scene.source()
-    scene.restore_when_fetched()
-    scene.fetch(source)
-    assert scene.trainer.stand(PLANNED)["early_bytes"] == 0
-    assert scene.is_restored
+    bench = make_bench()
+    source = bench.source()
+    bench.restore_when_fetched()
+    bench.fetch(source)
+    assert bench.trainer.stand(PLANNED)["early_bytes"] == 0
+    assert bench.is_restored
 
 
 def in_thread(work: Callable[[], Any]) -> queue.Queue[BaseException | Any]:

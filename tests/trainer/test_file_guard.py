@@ -28,7 +28,7 @@ VERSION = Version(FOUNDING, 4)
 
 
 def seat(generation: Generation = FOUNDING, resume: Version | None = None) -> Seat:
-    return Seat(generation=generation, cause="start", rank=0, resume=resume, schedule=Schedule(every=1, rests=0))
+    return Seat(generation=generation, cause="start", rank=0, resume=resume, schedule=Schedule(every=1, left_out_of=0))
 
 
 LOOP_BEGAN = time.time() + 3600.0
@@ -140,7 +140,7 @@ def test_what_a_rehearsal_has_made_it_may_remove(begin, tmp_path):
     (tmp_path / "outside").write_text("a")
     (tmp_path / "outside").unlink()
     Path("empty").write_text("something")
-    assert reports.kinds == [] and Path("empty").read_text() == "something"
+    assert reports.kinds == [] and Path("empty").read_text() == "", "what the live rank is to fill"
 
 
 @pytest.mark.parametrize("role", [REHEARSE, seat(LATER, VERSION)], ids=["rehearsal", "newcomer"])
@@ -305,3 +305,19 @@ def test_first_start(monkeypatch, role, restarts, first):
 def test_first_start_without_deadpool(monkeypatch):
     monkeypatch.delenv(FIRST_START_VARIABLE, raising=False)
     assert first_start.is_first()
+
+
+@pytest.mark.parametrize("role", [REHEARSE, seat(LATER, VERSION)], ids=["rehearsal", "newcomer"])
+def test_log_that_was_empty_at_first_keeps_the_lines_that_the_live_rank_writes(begin, role):
+    """A spare rehearses while the live rank does its first step: the log is there, and nothing is in it yet."""
+    reports = begin(role)
+    log = open("empty", "w", buffering=1)  # noqa: SIM115
+    log.write("a dry step\n")
+    live = os.open("empty", os.O_WRONLY)  # by the live rank
+    os.write(live, b"step 0\nstep 1\n")
+    os.close(live)
+    reports.end()
+    log.write("step 2\n")
+    log.close()
+    assert Path("empty").read_text() == "step 0\nstep 1\nstep 2\n"
+    assert reports.kinds == []

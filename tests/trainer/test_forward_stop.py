@@ -13,7 +13,7 @@ from deadpool.errors import Unwind
 from deadpool.trainer.recovery.forward_stop import ForwardStop
 
 
-class Scene:
+class Bench:
     def __init__(self) -> None:
         self.aborted = False
         self.stop = ForwardStop(lambda: self.aborted)
@@ -25,69 +25,69 @@ class Scene:
 
 
 @pytest.fixture
-def scene():
-    scene = Scene()
-    yield scene
-    scene.stop.end()
+def bench():
+    bench = Bench()
+    yield bench
+    bench.stop.end()
     assert not torch_module._global_forward_pre_hooks, "a hook that stays would slow every module down"
 
 
-def test_the_next_module_of_the_model_stops_it(scene):
-    scene.stop.enter_step([scene.model])
-    scene.model(torch.zeros(1))
-    scene.abort()
+def test_the_next_module_of_the_model_stops_it(bench):
+    bench.stop.enter_step([bench.model])
+    bench.model(torch.zeros(1))
+    bench.abort()
     with pytest.raises(Unwind):
-        scene.model(torch.zeros(1))
+        bench.model(torch.zeros(1))
     with pytest.raises(Unwind):
-        scene.model[1](torch.zeros(1))
+        bench.model[1](torch.zeros(1))
 
 
-def test_other_modules_other_threads_and_other_moments_are_left_alone(scene):
-    scene.stop.enter_step([scene.model])
-    scene.abort()
-    scene.transform(torch.zeros(1))
+def test_other_modules_other_threads_and_other_moments_are_left_alone(bench):
+    bench.stop.enter_step([bench.model])
+    bench.abort()
+    bench.transform(torch.zeros(1))
     errors = []
-    other = threading.Thread(target=lambda: scene.model(torch.zeros(1)))
+    other = threading.Thread(target=lambda: bench.model(torch.zeros(1)))
     hook, threading.excepthook = threading.excepthook, errors.append
     other.start()
     other.join()
     threading.excepthook = hook
     assert errors == []
-    scene.stop.leave_step()
-    scene.model(torch.zeros(1))
+    bench.stop.leave_step()
+    bench.model(torch.zeros(1))
 
 
-def test_after_rest_nothing_is_left(scene):
-    scene.stop.enter_step([scene.model])
-    scene.abort()
-    scene.stop.end()
+def test_after_rest_nothing_is_left(bench):
+    bench.stop.enter_step([bench.model])
+    bench.abort()
+    bench.stop.end()
     assert not torch_module._global_forward_pre_hooks
-    scene.model(torch.zeros(1))
+    bench.model(torch.zeros(1))
 
 
-def test_a_halt_from_before_the_loop_stops_no_later_step(scene):
-    scene.abort()
-    scene.aborted = False
-    scene.stop.enter_step([scene.model])
-    scene.model(torch.zeros(1))
+def test_a_halt_from_before_the_loop_stops_no_later_step(bench):
+    bench.abort()
+    bench.aborted = False
+    bench.stop.enter_step([bench.model])
+    bench.model(torch.zeros(1))
     assert not torch_module._global_forward_pre_hooks
 
 
-def test_a_module_that_was_added_after_an_abort_is_known_at_the_next(scene):
-    scene.stop.enter_step([scene.model])
-    scene.abort()
+def test_a_module_that_was_added_after_an_abort_is_known_at_the_next(bench):
+    bench.stop.enter_step([bench.model])
+    bench.abort()
     with pytest.raises(Unwind):
-        scene.model(torch.zeros(1))
-    scene.stop.end()
-    scene.aborted = False
-    scene.model.append(nn.ReLU())
-    scene.model(torch.zeros(1))
-    scene.abort()
+        bench.model(torch.zeros(1))
+    bench.stop.end()
+    bench.aborted = False
+    bench.model.append(nn.ReLU())
+    bench.model(torch.zeros(1))
+    bench.abort()
     with pytest.raises(Unwind):
-        scene.model[2](torch.zeros(1))
+        bench.model[2](torch.zeros(1))
 
 
-def test_nothing_of_it_is_compiled_into_the_model(scene):
+def test_nothing_of_it_is_compiled_into_the_model(bench):
     """Else what a step compiles after an abort would differ from what an undisturbed run compiles."""
     graphs = []
 
@@ -95,9 +95,9 @@ def test_nothing_of_it_is_compiled_into_the_model(scene):
         graphs.append([node.target for node in graph.graph.nodes if node.op.startswith("call")])
         return graph.forward
 
-    function = torch.compile(lambda x: scene.model(x).exp(), backend=backend, fullgraph=True)
-    scene.stop.enter_step([scene.model])
-    scene.abort()
+    function = torch.compile(lambda x: bench.model(x).exp(), backend=backend, fullgraph=True)
+    bench.stop.enter_step([bench.model])
+    bench.abort()
     function(torch.zeros(1))
     assert len(graphs) == 1
     torch.compiler.reset()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from capture_stage import Stage
+from capture_bench import CaptureBench
 from device_twin import DeviceTwin
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -27,7 +27,7 @@ def sharded(layers: int = 2) -> Any:
     return fully_shard(model, mesh=mesh)
 
 
-class ShardedStage(Stage):
+class ShardedStage(CaptureBench):
     def make_model(self) -> nn.Module:
         model = sharded()
         model(torch.ones(2, 4)).sum().backward()  # the first forward pass takes the parameters that it finds
@@ -40,17 +40,17 @@ class ShardedStage(Stage):
 
 
 @pytest.fixture
-def stage() -> Iterator[ShardedStage]:
+def bench() -> Iterator[ShardedStage]:
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
-    stage = ShardedStage(DeviceTwin(), granted=9)
-    stage.step()
-    yield stage
-    stage.close()
+    bench = ShardedStage(DeviceTwin(), granted=9)
+    bench.step()
+    yield bench
+    bench.close()
     dist.destroy_process_group()
 
 
-def found(stage: Stage) -> list[dict[str, Any]]:
-    return [each[1] for each in stage.session.said if isinstance(each, tuple) and each[0] == "inexact_script"]
+def found(bench: CaptureBench) -> list[dict[str, Any]]:
+    return [each[1] for each in bench.session.said if isinstance(each, tuple) and each[0] == "inexact_script"]
 
 
 def like(param: Any) -> Any:
@@ -83,36 +83,36 @@ CHANGES = [put_parameter, put_memory, put_memory_inside, swap, load_by_assignmen
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_exchanged_parameter_is_named_once(stage: ShardedStage, change: Callable[[Any], None]):
-    stage.step()
-    assert found(stage) == []
-    change(stage.model)
-    stage.end_step()
-    stage.end_step()
-    (finding,) = found(stage)
+def test_exchanged_parameter_is_named_once(bench: ShardedStage, change: Callable[[Any], None]):
+    bench.step()
+    assert found(bench) == []
+    change(bench.model)
+    bench.end_step()
+    bench.end_step()
+    (finding,) = found(bench)
     assert finding["rule"] == "replaced_objects" and "1.weight" in finding["found"]
     assert "fully_shard" in finding["found"] and finding["step"] == 3
 
 
-def test_what_does_not_exchange_parameters_is_not_named(stage: ShardedStage):
+def test_what_does_not_exchange_parameters_is_not_named(bench: ShardedStage):
     """Whole parameters of an evaluation, state that is loaded in place, parameters that are moved and frozen."""
     with torch.no_grad():
-        stage.model(torch.ones(2, 4))
-    stage.end_step()
-    stage.model.load_state_dict(stage.model.state_dict())
-    stage.end_step()
-    stage.optimizer.zero_grad()
-    stage.model.to("cpu")
-    stage.model.requires_grad_(False)
-    stage.end_step()
-    stage.model.requires_grad_(True)
-    stage.step()
-    assert found(stage) == []
+        bench.model(torch.ones(2, 4))
+    bench.end_step()
+    bench.model.load_state_dict(bench.model.state_dict())
+    bench.end_step()
+    bench.optimizer.zero_grad()
+    bench.model.to("cpu")
+    bench.model.requires_grad_(False)
+    bench.end_step()
+    bench.model.requires_grad_(True)
+    bench.step()
+    assert found(bench) == []
 
 
 @pytest.mark.parametrize("change", [put_memory, put_memory_inside])
-def test_memory_that_a_cut_off_step_has_put_into_a_parameter(stage: ShardedStage, change: Callable[[Any], None]):
-    model: Any = stage.model
+def test_memory_that_a_cut_off_step_has_put_into_a_parameter(bench: ShardedStage, change: Callable[[Any], None]):
+    model: Any = bench.model
     address = model[1].weight._local_tensor.data_ptr()
     change(model)
     Fsdp2Adapter([model]).reset()

@@ -1,4 +1,4 @@
-"""Guards, each with the calls that a loop makes. Whole jobs are in tests/strangers/test_inexact_scripts.py."""
+"""Guards, each with the calls that a loop makes. Whole jobs are in tests/lab/strangers/test_inexact_scripts.py."""
 
 from __future__ import annotations
 

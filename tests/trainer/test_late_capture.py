@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from capture_stage import Stage
+from capture_bench import CaptureBench
 from device_twin import DeviceTwin
 from test_late_device import in_thread, poor_budget
 from waiting import LIMIT_S
@@ -16,106 +16,106 @@ from deadpool.protocol.messages import Captured, Missed
 
 
 @pytest.fixture
-def make_stage(make_stage: Callable[..., Stage]) -> Callable[..., Stage]:
-    def make(twin: DeviceTwin) -> Stage:
+def make_bench(make_bench: Callable[..., CaptureBench]) -> Callable[..., CaptureBench]:
+    def make(twin: DeviceTwin) -> CaptureBench:
         """Version 0 is captured, version 1 is reached, and no slot is left for it."""
-        stage = make_stage(twin, granted=1)
-        stage.await_said(Captured, 1)
-        stage.step()
-        return stage
+        bench = make_bench(twin, granted=1)
+        bench.await_said(Captured, 1)
+        bench.step()
+        return bench
 
     return make
 
 
-def test_slot_that_comes_in_the_middle_of_the_step_is_filled_with_the_state_of_the_boundary(make_stage, twin):
-    stage = make_stage(twin)
-    digest = stage.job.digest()
+def test_slot_that_comes_in_the_middle_of_the_step_is_filled_with_the_state_of_the_boundary(make_bench, twin):
+    bench = make_bench(twin)
+    digest = bench.job.digest()
     with torch.no_grad():
-        stage.model[1].running_mean.fill_(7.0)  # forward goes on: it writes buffers, whose clones are copied
-    stage.session.grant(1)
-    captured = stage.await_said(Captured, 2)[1]
-    assert stage.captured() == [0, 1] and stage.missed() == []
-    stage.restore(captured)
-    assert stage.job.digest() == digest
+        bench.model[1].running_mean.fill_(7.0)  # forward goes on: it writes buffers, whose clones are copied
+    bench.session.grant(1)
+    captured = bench.await_said(Captured, 2)[1]
+    assert bench.captured() == [0, 1] and bench.missed() == []
+    bench.restore(captured)
+    assert bench.job.digest() == digest
 
 
-def test_nothing_is_said_to_be_missed_before_the_optimizer_steps(make_stage, twin):
-    stage = make_stage(twin)
-    assert stage.missed() == []
-    stage.train()
-    (missed,) = stage.session.of_kind(Missed)
+def test_nothing_is_said_to_be_missed_before_the_optimizer_steps(make_bench, twin):
+    bench = make_bench(twin)
+    assert bench.missed() == []
+    bench.train()
+    (missed,) = bench.session.of_kind(Missed)
     assert (missed.number, missed.cause, missed.stall_s) == (1, Miss.NO_SLOT, None)
 
 
-def test_slot_that_comes_after_the_optimizer_is_for_the_next_version(make_stage, twin):
-    stage = make_stage(twin)
-    stage.train()
-    stage.session.grant(1)
-    stage.end_step()
-    stage.await_said(Captured, 2)
-    assert stage.captured() == [0, 2] and stage.missed() == [1]
+def test_slot_that_comes_after_the_optimizer_is_for_the_next_version(make_bench, twin):
+    bench = make_bench(twin)
+    bench.train()
+    bench.session.grant(1)
+    bench.end_step()
+    bench.await_said(Captured, 2)
+    assert bench.captured() == [0, 2] and bench.missed() == [1]
 
 
-def test_step_without_an_optimizer_misses_the_version_at_its_end(make_stage, twin):
-    stage = make_stage(twin)
-    stage.end_step()
-    assert stage.missed() == [1]
+def test_step_without_an_optimizer_misses_the_version_at_its_end(make_bench, twin):
+    bench = make_bench(twin)
+    bench.end_step()
+    assert bench.missed() == [1]
 
 
-def test_rank_that_waits_for_a_slot_comes_to_rest_under_a_fence(make_stage, twin):
-    stage = make_stage(twin)
-    stage.session.halt()
-    stage.job.capturer.cancel()
-    stage.session.grant(1)
-    assert stage.captured() == [0] and stage.missed() == [], "what a fence ended is not missed"
-    assert stage.session.core.rest().clean
+def test_rank_that_waits_for_a_slot_comes_to_rest_under_a_fence(make_bench, twin):
+    bench = make_bench(twin)
+    bench.session.halt()
+    bench.job.capturer.cancel()
+    bench.session.grant(1)
+    assert bench.captured() == [0] and bench.missed() == [], "what a fence ended is not missed"
+    assert bench.session.core.rest().clean
 
 
-def test_rank_that_is_done_with_its_steps_does_not_wait_for_a_slot(make_stage, twin):
-    stage = make_stage(twin)
-    stage.job.capturer.finish()
-    assert stage.missed() == [1]
+def test_rank_that_is_done_with_its_steps_does_not_wait_for_a_slot(make_bench, twin):
+    bench = make_bench(twin)
+    bench.job.capturer.finish()
+    assert bench.missed() == [1]
 
 
-def test_host_does_not_wait_for_a_device_that_has_not_come_to_the_boundary(make_stage, twin):
+def test_host_does_not_wait_for_a_device_that_has_not_come_to_the_boundary(make_bench, twin):
     """The copying thread waits for the device, so it does not hear of the slot; the main thread goes on at once."""
-    stage = make_stage(twin)
-    stage.train()
+    bench = make_bench(twin)
+    bench.train()
     twin.computing = True
-    stage.end_step()
-    settled = in_thread(stage.job.capturer.settle)
+    bench.end_step()
+    settled = in_thread(bench.job.capturer.settle)
     settled.join(LIMIT_S)
-    assert not settled.is_alive() and stage.missed() == [1, 2]
+    assert not settled.is_alive() and bench.missed() == [1, 2]
 
 
-def test_copy_that_had_no_time_left_is_missed_for_want_of_a_slot_not_of_speed(make_stage, twin, monkeypatch):
+def test_copy_that_had_no_time_left_is_missed_for_want_of_a_slot_not_of_speed(make_bench, twin, monkeypatch):
     """What it would have made the optimizer wait says nothing about captures that begin in time."""
     monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
-    stage = make_stage(twin)
+    bench = make_bench(twin)
     twin.stats.note_copy(1, 1.0)  # a byte per second
     twin.copying = False
-    stage.job.budget = poor_budget()
-    stage.session.grant(1)
+    bench.job.budget = poor_budget()
+    bench.session.grant(1)
     twin.await_queued()
-    stage.job.capturer.settle()
+    bench.job.capturer.settle()
     twin.copy()
-    (missed,) = stage.await_said(Missed, 1)
+    (missed,) = bench.await_said(Missed, 1)
     assert (missed.number, missed.cause, missed.stall_s) == (1, Miss.NO_SLOT, None)
 
 
-def test_script_that_writes_before_its_optimizer_is_not_captured_late(make_stage, twin):
-    stage = make_stage(twin)
-    stage.session.grant(1)
-    stage.await_said(Captured, 2)
+def test_script_that_writes_before_its_optimizer_is_not_captured_late(make_bench, twin):
+    bench = make_bench(twin)
+    bench.session.grant(1)
+    bench.await_said(Captured, 2)
     twin.copying = False
-    stage.session.grant(1)
-    stage.step()
-    stage.train_freely()  # the copy of version 2 is torn: from now on versions are copied at once, or not at all
-    stage.optimizer.step()
+    bench.session.grant(1)
+    bench.step()
+    bench.train_freely()  # the copy of version 2 is torn: from now on versions are copied at once, or not at all
+    bench.optimizer.step()
     twin.copy()
-    stage.await_said(Missed, 1)  # its slot is free again
-    stage.end_step()
-    stage.job.capturer.finish()
-    assert stage.captured() == [0, 1, 3]
-    stage.step()
-    assert stage.missed() == [2, 4], "no slot at the boundary, and none is waited for"
+    bench.await_said(Missed, 1)  # its slot is free again
+    bench.end_step()
+    bench.job.capturer.finish()
+    assert bench.captured() == [0, 1, 3]
+    bench.step()
+    assert bench.missed() == [2, 4], "no slot at the boundary, and none is waited for"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch.distributed as dist
-from capture_stage import SECOND, Stage
+from capture_bench import SECOND, CaptureBench
 from device_twin import DeviceTwin
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -38,18 +38,18 @@ def four_ranks() -> Iterator[None]:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    made = Stage(DeviceTwin())
+def bench() -> Iterator[CaptureBench]:
+    made = CaptureBench(DeviceTwin())
     yield made
     made.close()
     made.job.waits.close()
 
 
-def carry(stage: Stage, *ranks: int) -> None:
-    layout, host = split_record(stage.job.record)
-    journal = encode(JobJournal(stage.session).state_dict(), JOURNAL)  # type: ignore[arg-type]
+def carry(bench: CaptureBench, *ranks: int) -> None:
+    layout, host = split_record(bench.job.record)
+    journal = encode(JobJournal(bench.session).state_dict(), JOURNAL)  # type: ignore[arg-type]
     host["stateful"] = {**host["stateful"], GROUPS: b"", JOURNAL: journal}
-    stage.job.shares.carry({rank: join_record(layout, host) for rank in ranks})
+    bench.job.shares.carry({rank: join_record(layout, host) for rank in ranks})
 
 
 def every_share(step: Step) -> None:
@@ -91,11 +91,11 @@ def two_loops_the_first_cut_short(step: Step) -> None:
     every_share(step)
 
 
-def run_protected(stage: Stage, *ways: Way) -> None:
+def run_protected(bench: CaptureBench, *ways: Way) -> None:
     for way in ways:
-        with Step(stage.job, stage.job.number) as step:
+        with Step(bench.job, bench.job.number) as step:
             way(step)
-        stage.job.complete_step()
+        bench.job.complete_step()
 
 
 def run_unprotected(*ways: Way) -> None:
@@ -105,29 +105,29 @@ def run_unprotected(*ways: Way) -> None:
             way(step)
 
 
-def test_all_shares_of_a_step_have_to_be_done_where_a_rank_is_carried(stage):
-    carry(stage, 2, 3)
-    run_protected(stage, every_share, skipped_by_an_error)
+def test_all_shares_of_a_step_have_to_be_done_where_a_rank_is_carried(bench):
+    carry(bench, 2, 3)
+    run_protected(bench, every_share, skipped_by_an_error)
     for way, missing in (
         (first_share, "3, 0"),
         (left_early, "3, 0"),
         (not_entered, "2, 3, 0"),
         (two_loops_the_first_cut_short, "3, 0"),
     ):
-        before = stage.job.number
+        before = bench.job.number
         with pytest.raises(ConfigError, match=f"step {before} ended its loop .* the work of rank {missing} was done"):
-            run_protected(stage, way)
-        assert stage.job.number == before, "the step does not count"
+            run_protected(bench, way)
+        assert bench.job.number == before, "the step does not count"
     with pytest.raises(ConfigError, match="share of rank 0 in step 2 was not entered"):
-        run_protected(stage, own_not_entered)
+        run_protected(bench, own_not_entered)
     with pytest.raises(ConfigError, match="rank 0 carries rank 2, 3: take the work from"):
-        run_protected(stage, lambda step: None)
+        run_protected(bench, lambda step: None)
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_script_that_would_fail_in_a_shrunk_job_fails_in_a_whole_one_too(stage, four_ranks, protected):
+def test_script_that_would_fail_in_a_shrunk_job_fails_in_a_whole_one_too(bench, four_ranks, protected):
     def run(*ways: Way) -> None:
-        run_protected(stage, *ways) if protected else run_unprotected(*ways)
+        run_protected(bench, *ways) if protected else run_unprotected(*ways)
 
     run(every_share, first_share, left_early, lambda step: None, skipped_by_an_error)
     with pytest.raises(ConfigError, match="before the work of rank 0 was done"):
@@ -136,12 +136,12 @@ def test_script_that_would_fail_in_a_shrunk_job_fails_in_a_whole_one_too(stage, 
         run(own_not_entered)
 
 
-def test_error_of_the_script_is_not_replaced_by_one_about_shares(stage, four_ranks):
+def test_error_of_the_script_is_not_replaced_by_one_about_shares(bench, four_ranks):
     def fails(step: Step) -> None:
         next(step.shares())
         raise ZeroDivisionError
 
-    for run in (lambda: run_protected(stage, fails), lambda: run_unprotected(fails)):
+    for run in (lambda: run_protected(bench, fails), lambda: run_unprotected(fails)):
         with pytest.raises(ZeroDivisionError):
             run()
 
@@ -180,7 +180,7 @@ def test_unprotected_share_has_what_a_share_has(four_ranks):
 # --- what is told of the layout ---------------------------------------------------------------------------------------
 
 
-def test_layout_is_looked_at_once_per_generation(stage, monkeypatch):
+def test_layout_is_looked_at_once_per_generation(bench, monkeypatch):
     looked: list[int] = []
 
     def find(job):
@@ -188,15 +188,15 @@ def test_layout_is_looked_at_once_per_generation(stage, monkeypatch):
         return Shares(refused="one node only")
 
     monkeypatch.setattr(step_shares, "find_shares", find)
-    run_protected(stage, lambda step: None)
+    run_protected(bench, lambda step: None)
     assert not looked, "the script has not asked for shares"
-    run_protected(stage, *[every_share] * 4)
+    run_protected(bench, *[every_share] * 4)
     assert len(looked) == 1
-    stage.session.core.take_seat(SECOND, 0, Schedule(every=1))
-    stage.job.shares.report()
-    stage.job.shares.report()
+    bench.session.core.take_seat(SECOND, 0, Schedule(every=1))
+    bench.job.shares.report()
+    bench.job.shares.report()
     assert len(looked) == 2
-    assert len(stage.session.of_kind(UsesShares)) == 1, "nothing has changed"
+    assert len(bench.session.of_kind(UsesShares)) == 1, "nothing has changed"
 
 
 def test_ranks_of_all_sharded_modules_work_together(four_ranks):
@@ -209,7 +209,7 @@ def test_ranks_of_all_sharded_modules_work_together(four_ranks):
     assert _block([parts], 0) == (0, 1, 2, 3), "and where one module is sharded more widely"
 
 
-def test_job_that_synchronises_gradients_twice_in_a_step_waits(stage):
-    assert "no other node holds the tensors" in find_shares(stage.job).refused
-    stage.job.shares.sync.repeated.found = True
-    assert "rank 0 lets DDP synchronise the same gradients twice in a step" in find_shares(stage.job).refused
+def test_job_that_synchronises_gradients_twice_in_a_step_waits(bench):
+    assert "no other node holds the tensors" in find_shares(bench.job).refused
+    bench.job.shares.sync.repeated.found = True
+    assert "rank 0 lets DDP synchronise the same gradients twice in a step" in find_shares(bench.job).refused

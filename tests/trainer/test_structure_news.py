@@ -6,47 +6,47 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from capture_stage import Stage
+from capture_bench import CaptureBench
 from device_twin import DeviceTwin
 from torch import nn
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage(DeviceTwin(), granted=9)
-    stage.step()
-    yield stage
-    stage.close()
+def bench() -> Iterator[CaptureBench]:
+    bench = CaptureBench(DeviceTwin(), granted=9)
+    bench.step()
+    yield bench
+    bench.close()
 
 
-def found(stage: Stage) -> list[dict[str, Any]]:
-    return [each[1] for each in stage.session.said if isinstance(each, tuple) and each[0] == "inexact_script"]
+def found(bench: CaptureBench) -> list[dict[str, Any]]:
+    return [each[1] for each in bench.session.said if isinstance(each, tuple) and each[0] == "inexact_script"]
 
 
 def hook(*_: object) -> None:
     """A forward hook that changes nothing."""
 
 
-def exchanged(stage: Stage) -> None:
-    stage.model[1] = nn.GELU()
+def exchanged(bench: CaptureBench) -> None:
+    bench.model[1] = nn.GELU()
 
 
-def exchanged_beside_the_parameters(stage: Stage) -> None:
-    stage.model.add_module("activation", nn.ReLU())
+def exchanged_beside_the_parameters(bench: CaptureBench) -> None:
+    bench.model.add_module("activation", nn.ReLU())
 
 
-def hooked(stage: Stage) -> None:
-    stage.model[0].register_forward_hook(hook)
+def hooked(bench: CaptureBench) -> None:
+    bench.model[0].register_forward_hook(hook)
 
 
-def regrouped(stage: Stage) -> None:
-    first, *others = stage.optimizer.param_groups[0]["params"]
-    stage.optimizer.param_groups[0]["params"] = others
-    stage.optimizer.param_groups.append({**stage.optimizer.param_groups[0], "params": [first]})
+def regrouped(bench: CaptureBench) -> None:
+    first, *others = bench.optimizer.param_groups[0]["params"]
+    bench.optimizer.param_groups[0]["params"] = others
+    bench.optimizer.param_groups.append({**bench.optimizer.param_groups[0], "params": [first]})
 
 
-def shared(stage: Stage) -> None:
-    stage.model[0].register_buffer("last", stage.model[0].weight.detach()[:2])
+def shared(bench: CaptureBench) -> None:
+    bench.model[0].register_buffer("last", bench.model[0].weight.detach()[:2])
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,24 @@ def shared(stage: Stage) -> None:
         (hooked, "replaced_objects", "hooks of modules are others than before: 0"),
         (shared, "replaced_objects", "parameters: model.0.last."),
         (regrouped, "replaced_objects", "optimizer.param_groups"),
-        (lambda stage: setattr(stage.session.groups, "names", ("default", "7")), "late_groups", "first: 7."),
+        (lambda bench: setattr(bench.session.groups, "names", ("default", "7")), "late_groups", "first: 7."),
     ],
 )
-def test_change_in_a_later_step_is_named_once(stage: Stage, change: Callable[[Stage], None], rule: str, named: str):
-    assert found(stage) == []
-    change(stage)
-    stage.end_step()
-    stage.end_step()
-    (finding,) = found(stage)
+def test_change_in_a_later_step_is_named_once(
+    bench: CaptureBench, change: Callable[[CaptureBench], None], rule: str, named: str
+):
+    assert found(bench) == []
+    change(bench)
+    bench.end_step()
+    bench.end_step()
+    (finding,) = found(bench)
     assert finding["rule"] == rule and named in finding["found"] and finding["step"] == 2
 
 
-def test_what_comes_and_goes_within_a_step_is_not_named(stage: Stage):
-    handle = stage.model[0].register_forward_hook(hook)
-    activation, stage.model[1] = stage.model[1], nn.GELU()
-    stage.model[1] = activation
+def test_what_comes_and_goes_within_a_step_is_not_named(bench: CaptureBench):
+    handle = bench.model[0].register_forward_hook(hook)
+    activation, bench.model[1] = bench.model[1], nn.GELU()
+    bench.model[1] = activation
     handle.remove()
-    stage.end_step()
-    assert found(stage) == []
+    bench.end_step()
+    assert found(bench) == []

@@ -1,4 +1,4 @@
-"""A listening port of the control plane that hands its links to a test, and what a stranger hears at one."""
+"""A listening port of the control plane that hands its links to a test, and what a peer without the secret hears."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ async def listening(front: Front) -> AsyncIterator[Address]:
         await front.reception.close()
 
 
-async def heard_by_stranger(address: Address, *words: bytes) -> bytes:
-    """All that a stranger gets for its words until it is thrown out."""
+async def heard_by_unauthenticated_peer(address: Address, *words: bytes) -> bytes:
+    """All that an unauthenticated peer gets for its words until it is thrown out."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     heard = b""
     try:

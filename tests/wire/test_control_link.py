@@ -35,7 +35,7 @@ def test_client_with_another_secret_is_refused():
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            with pytest.raises(WireError, match="takes us for a stranger"):
+            with pytest.raises(WireError, match="does not accept us"):
                 await connect(address, Credentials(b"another secret"), patience_s=LIMIT_S)
             assert "does not know the job's secret" in await front.refusals.get()
             assert front.links.empty()

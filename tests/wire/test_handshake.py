@@ -1,4 +1,4 @@
-"""The handshake by itself: who is believed, and what a stranger can do with all that was ever said on a wire."""
+"""The handshake by itself: who is believed, and what a peer without the secret can do with all that was ever said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers at a port of the control plane, with real sockets: none gets in, none keeps a member out."""
+"""Unauthenticated peers at a port of the control plane, with real sockets: none gets in, none keeps a member out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from front import MEMBER, STATUS, Front, heard_by_stranger, listening
+from front import MEMBER, STATUS, Front, heard_by_unauthenticated_peer, listening
 from waiting import LIMIT_S
 
 from deadpool.protocol.topology import Address
@@ -37,11 +37,11 @@ async def is_let_in(front: Front, address: Address) -> bool:
     ],
     ids=["http", "zeros", "no proof", "another purpose"],
 )
-def test_stranger_learns_a_random_number_at_most(words):
+def test_unauthenticated_peer_learns_a_random_number_at_most(words):
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            assert len(await heard_by_stranger(address, *words)) <= HELLO_BYTES
+            assert len(await heard_by_unauthenticated_peer(address, *words)) <= HELLO_BYTES
             assert "is not one of this job" in await front.refusals.get()
             assert await is_let_in(front, address)
 
@@ -54,7 +54,7 @@ def test_replayed_handshake_is_refused():
         async with listening(front) as address:
             recorded = await record_member(address)
             await front.links.get()
-            await heard_by_stranger(address, *recorded)
+            await heard_by_unauthenticated_peer(address, *recorded)
             assert "does not know the job's secret" in await front.refusals.get()
             assert front.links.empty()
 
@@ -74,7 +74,7 @@ async def record_member(address: Address) -> list[bytes]:
     return said
 
 
-def test_stranger_that_sends_byte_by_byte_is_thrown_out(monkeypatch):
+def test_unauthenticated_peer_that_sends_byte_by_byte_is_thrown_out(monkeypatch):
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.2)
 
     async def scenario() -> None:
@@ -96,7 +96,7 @@ def test_stranger_that_sends_byte_by_byte_is_thrown_out(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_crowd_of_silent_strangers_keeps_no_member_out():
+def test_crowd_of_silent_unauthenticated_peers_keeps_no_member_out():
     async def scenario() -> None:
         front = Front()
         front.reception._unauthenticated = PreauthLimit(limit=8, grace_s=0.05)
@@ -123,14 +123,14 @@ def test_storm_of_members_is_let_in_completely():
     asyncio.run(scenario())
 
 
-def test_stranger_who_knocks_all_day_does_not_fill_the_log(monkeypatch):
+def test_unauthenticated_peer_who_knocks_all_day_does_not_fill_the_log(monkeypatch):
     monkeypatch.setattr(listener, "_TELL_EVERY_S", 3600.0)
 
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
             for _ in range(20):
-                await heard_by_stranger(address, bytes(100))
+                await heard_by_unauthenticated_peer(address, bytes(100))
             assert front.refusals.qsize() == 1
         assert front.refusals.qsize() == 2, "the others are told together"
 

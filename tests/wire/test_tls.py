@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
-from front import STATUS, Front, heard_by_stranger, listening
+from front import STATUS, Front, heard_by_unauthenticated_peer, listening
 from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError, WireError
@@ -57,7 +57,7 @@ def test_member_with_a_certificate_of_another_authority_is_refused(own_certifica
 
 def test_right_certificate_without_the_secret_is_refused(own_certificates):
     tls = load_tls(str(own_certificates("site")), serving=True)
-    with pytest.raises(WireError, match="takes us for a stranger"):
+    with pytest.raises(WireError, match="does not accept us"):
         asyncio.run(talk(Credentials(SECRET, tls), Credentials(b"another secret of 16", tls)))
 
 
@@ -67,7 +67,7 @@ def test_who_speaks_without_tls_is_refused_and_learns_nothing(ephemeral):
     async def scenario() -> None:
         front = Front(Credentials(SECRET, ephemeral))
         async with listening(front) as address:
-            heard = await heard_by_stranger(address, hello)
+            heard = await heard_by_unauthenticated_peer(address, hello)
             assert hello[:7] not in heard and len(heard) < 20, "an alert of TLS, no hello"
             with pytest.raises(WireError):
                 await connect(address, Credentials(SECRET), patience_s=LIMIT_S)

@@ -7,7 +7,7 @@ import re
 from functools import partial
 
 import pytest
-from front import MEMBER, STATUS, Front, heard_by_stranger, listening
+from front import MEMBER, STATUS, Front, heard_by_unauthenticated_peer, listening
 from handshakes import client, server
 from waiting import LIMIT_S
 
@@ -41,11 +41,11 @@ def test_both_sides_learn_both_versions():
     assert not a.done and not b.done
 
 
-def test_stranger_does_not_learn_the_version():
-    victim, stranger = server(), client(secret=b"another secret of 16", version=THEIRS)
-    heard = victim.feed(stranger.opening())
+def test_unauthenticated_peer_does_not_learn_the_version():
+    victim, outside = server(), client(secret=b"another secret of 16", version=THEIRS)
+    heard = victim.feed(outside.opening())
     with pytest.raises(WireError, match="does not know the job's secret") as refusal:
-        victim.feed(stranger.feed(heard))
+        victim.feed(outside.feed(heard))
     assert not isinstance(refusal.value, VersionMismatch)
     assert OURS.encode() not in heard and len(heard) == HELLO_BYTES
 
@@ -74,7 +74,7 @@ def test_peer_of_another_handshake_is_named_a_version(number, word):
         a.feed(hello[:-32] + bytes(32))
 
 
-def test_another_port_of_an_old_version_is_a_stranger():
+def test_another_port_of_an_old_version_is_a_unauthenticated_peer():
     with pytest.raises(WireError) as refusal:
         server().feed(old_hello("data"))
     assert not isinstance(refusal.value, VersionMismatch)
@@ -141,7 +141,7 @@ def test_old_client_is_named_and_hears_that_this_is_not_its_own():
     async def scenario() -> None:
         front = Front()
         async with listening(front) as address:
-            heard = await heard_by_stranger(address, old_hello("control"))
+            heard = await heard_by_unauthenticated_peer(address, old_hello("control"))
             assert len(heard) == HELLO_BYTES and not heard.startswith(handshake.OLD_MAGIC)
             assert f"an older DeadPool whose version it cannot tell, and this process runs DeadPool {OURS}" in (
                 await front.refusals.get()
@@ -171,7 +171,7 @@ def test_old_server_is_named():
     asyncio.run(scenario())
 
 
-def test_stranger_that_hangs_up_is_not_taken_for_an_old_version():
+def test_unauthenticated_peer_that_hangs_up_is_not_taken_for_an_old_version():
     async def scenario() -> None:
         async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(HELLO_BYTES)
@@ -180,7 +180,7 @@ def test_stranger_that_hangs_up_is_not_taken_for_an_old_version():
         serving = await asyncio.start_server(hang_up, "127.0.0.1", 0)
         async with serving:
             address = Address(host="127.0.0.1", port=serving.sockets[0].getsockname()[1])
-            with pytest.raises(WireError, match="takes us for a stranger") as refusal:
+            with pytest.raises(WireError, match="does not accept us") as refusal:
                 await connect(address, MEMBER, patience_s=LIMIT_S)
             assert not isinstance(refusal.value, VersionMismatch)
 

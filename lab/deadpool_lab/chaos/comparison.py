@@ -18,7 +18,7 @@ from deadpool_lab.chaos.decisions import decisions, oscillations
 from deadpool_lab.chaos.diagnosis import take_down
 from deadpool_lab.chaos.event_check import Span, log_problems, read_log, spans_of_loss, storage_problems
 from deadpool_lab.chaos.faults import possible
-from deadpool_lab.chaos.faults.fault import Scene
+from deadpool_lab.chaos.faults.fault import FaultContext
 from deadpool_lab.chaos.injected_fault import InjectedFault
 from deadpool_lab.chaos.jobs import PACE_VARIABLE, SCRIPT, ChaosJob
 from deadpool_lab.chaos.journal_check import journal_problems
@@ -109,7 +109,7 @@ class Case:
         processes.prepare()
         poller = StatusPoller(lambda: self.ask(local.run_dir))
         steps = StepProgress(self._disturbed / "out", self.job.nodes * self.job.nproc_per_node)
-        scene = Scene(
+        context = FaultContext(
             processes,
             self.network,
             steps,
@@ -121,7 +121,7 @@ class Case:
             terminal=terminal,
         )
         runner = Runner(
-            local, scene, poller, self.job.losses_at_once, self.deadline, self._reporter(steps), until=self.until
+            local, context, poller, self.job.losses_at_once, self.deadline, self._reporter(steps), until=self.until
         )
         with running(local):
             poller.start()

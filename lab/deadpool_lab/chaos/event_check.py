@@ -37,7 +37,7 @@ class Span:
 
 
 def spans_of_loss(kills: Sequence[float], outages: Sequence[Span]) -> list[Span]:
-    """When a coordinator said what it may have taken with it. `kills` are the times at which one was killed."""
+    """Returns when a coordinator said what it may have taken with it. `kills` are the times at which one was killed."""
     spans = []
     for at in kills:
         begins = [outage.begin for outage in outages if outage.begin <= at <= outage.end + _BACK_S]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool_lab.chaos.event_check import Span
-from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext
 from deadpool_lab.chaos.status_view import StepProgress
 
 _STEPS_ON = 3
@@ -32,9 +32,9 @@ class InjectedFault:
 
     @classmethod
     def begin(
-        cls, number: int, fault: Fault, scene: Scene, *, now: float, during: str, beside: list[int]
+        cls, number: int, fault: Fault, context: FaultContext, *, now: float, during: str, beside: list[int]
     ) -> InjectedFault:
-        begun = scene.steps.begun
+        begun = context.steps.begun
         return cls(
             number=number,
             fault=fault,
@@ -47,20 +47,20 @@ class InjectedFault:
             ended=fault.lasts_s == 0.0,
         )
 
-    def is_to_end(self, scene: Scene, now: float) -> bool:
-        is_over = now >= self.hit_at + self.fault.lasts_s or (self.fault.held and self._trains(scene))
+    def is_to_end(self, context: FaultContext, now: float) -> bool:
+        is_over = now >= self.hit_at + self.fault.lasts_s or (self.fault.held and self._trains(context))
         return not self.ended and is_over
 
-    def end(self, scene: Scene, now: float) -> None:
-        self.fault.end(scene)
+    def end(self, context: FaultContext, now: float) -> None:
+        self.fault.end(context)
         self.ended, self.renewed_at = True, now
-        self.mark = max(self.mark, scene.steps.begun + _STEPS_ON)
+        self.mark = max(self.mark, context.steps.begun + _STEPS_ON)
 
-    def has_healed(self, scene: Scene) -> bool:
-        return self.ended and self._trains(scene) and self.fault.is_over(scene)
+    def has_healed(self, context: FaultContext) -> bool:
+        return self.ended and self._trains(context) and self.fault.is_over(context)
 
-    def _trains(self, scene: Scene) -> bool:
-        view = scene.view
+    def _trains(self, context: FaultContext) -> bool:
+        view = context.view
         committed = view.watermark >= self.mark and view.at > self.renewed_at
         return view.phase == "running" and view.protected and committed
 
@@ -94,7 +94,7 @@ class InjectedFault:
 
     @property
     def span(self) -> Span:
-        """From its begin to its end; one that does not last ends when the job has recovered."""
+        """Returns the time from its begin to its end; one that does not last ends when the job has recovered."""
         return Span(self.hit_at, self.renewed_at if self.fault.lasts_s else self.healed_at or self.hit_at)
 
     def record(self) -> Record:

@@ -16,7 +16,7 @@ from deadpool.control.launch.launcher import LocalJob
 from deadpool.errors import JobFailed
 from deadpool_lab.chaos.fault_budget import allows
 from deadpool_lab.chaos.faults import FAULTS
-from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext
 from deadpool_lab.chaos.injected_fault import InjectedFault
 from deadpool_lab.chaos.plan import IN_RECOVERY, Intent, Moment
 from deadpool_lab.chaos.status_view import StatusPoller, Tail, newest_phase
@@ -36,7 +36,7 @@ class NotHealed(JobFailed):
 @dataclass(slots=True)
 class Runner:
     job: LocalJob
-    scene: Scene
+    context: FaultContext
     poller: StatusPoller
     losses_at_once: int
     deadline: float  # of the whole run, by time.monotonic()
@@ -51,7 +51,7 @@ class Runner:
 
     def run(self, intents: list[Intent]) -> None:
         """Injects all of them, and returns when the job has recovered from the last."""
-        self._await(lambda: self.scene.steps.done >= _FIRST_STEPS and self._is_calm(), "the first steps")
+        self._await(lambda: self.context.steps.done >= _FIRST_STEPS and self._is_calm(), "the first steps")
         for intent in intents:
             if self.until is not None and time.monotonic() > self.until:
                 break
@@ -67,15 +67,15 @@ class Runner:
     @property
     def _in_the_way(self) -> list[InjectedFault]:
         """Open faults that others wait for."""
-        alone = self.scene.timing.one_by_one
+        alone = self.context.timing.one_by_one
         return [injected for injected in self.open if alone or not injected.fault.in_background]
 
     def end_all(self) -> None:
         """Ends all faults that still last: a process that is stopped or cut off could not be told to end."""
         for injected in self.open:
             if not injected.ended:
-                injected.end(self.scene, time.time())
-        self.scene.processes.resume_all()
+                injected.end(self.context, time.time())
+        self.context.processes.resume_all()
 
     # --- when, and what to hit ---------------------------------------------------------------------------------------
 
@@ -92,28 +92,28 @@ class Runner:
         return any(event["what"] == moment.value and event.get("t", 0.0) > hit_at for event in self.events[-50:])
 
     def _is_calm(self) -> bool:
-        view = self.scene.view
+        view = self.context.view
         return not self._in_the_way and view.phase == "running" and view.protected
 
     def _await_aim(self, intent: Intent) -> Fault:
-        """At the latest in a calm moment there is something that the fault may hit."""
+        """Waits for something that the fault may hit, which is there in a calm moment at the latest."""
         fault = FAULTS[intent.kind](intent)
         self._await(lambda: self._can_inject(fault), f"a target for {intent.kind}")
         return fault
 
     def _can_inject(self, fault: Fault) -> bool:
         endangered = (injected.fault.endangered for injected in self._in_the_way)
-        is_aimed = bool(self.scene.view.seats) and fault.aim(self.scene)
+        is_aimed = bool(self.context.view.seats) and fault.aim(self.context)
         return is_aimed and allows(endangered, fault.endangered, losses_at_once=self.losses_at_once)
 
     def _inject(self, fault: Fault) -> None:
         beside = [injected.number for injected in self.open]
         during = newest_phase(self.events)
         injected = InjectedFault.begin(
-            len(self.injected) + 1, fault, self.scene, now=time.time(), during=during, beside=beside
+            len(self.injected) + 1, fault, self.context, now=time.time(), during=during, beside=beside
         )
         self.injected.append(injected)
-        fault.inject(self.scene)
+        fault.inject(self.context)
         self.tell(injected)
 
     # --- watching ----------------------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ class Runner:
             time.sleep(_POLL_S)
 
     def _poll(self) -> None:
-        self.scene.view = self.poller.view
-        self.scene.steps.read_new()
+        self.context.view = self.poller.view
+        self.context.steps.read_new()
         self.events += self._tail.new()
         if self.job.poll() is not None:
             raise JobFailed(f"the job ended: {self._last_word()}")
@@ -139,13 +139,13 @@ class Runner:
         now = time.time()
         for injected in self.open:
             self._follow(injected, now)
-        self.scene.processes.replace_dead()
+        self.context.processes.replace_dead()
 
     def _follow(self, injected: InjectedFault, now: float) -> None:
-        if injected.is_to_end(self.scene, now):
-            injected.end(self.scene, now)
-        if injected.has_healed(self.scene):
-            injected.heal(self.events, self.scene.steps, now)
+        if injected.is_to_end(self.context, now):
+            injected.end(self.context, now)
+        if injected.has_healed(self.context):
+            injected.heal(self.events, self.context.steps, now)
             self.tell(injected)
         elif now > injected.hit_at + injected.fault.lasts_s + _HEAL_S:
             raise NotHealed(

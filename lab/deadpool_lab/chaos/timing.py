@@ -18,7 +18,7 @@ class Timing:
     """Each fault comes in a calm moment and lasts until the job trains without what it hit."""
 
     disk_s: float | None = None
-    """That a fault of the disk lasts; None: seconds, as drawn."""
+    """The time that a fault of the disk lasts; None means seconds, as drawn."""
 
     @property
     def holders(self) -> int:
@@ -26,7 +26,7 @@ class Timing:
 
     @property
     def dwell_s(self) -> float | None:
-        """That a change of protection stays at least; None: protection stays as it is."""
+        """The least time that a change of protection stays; None means that protection stays as it is."""
         return self.settings.get("protect_dwell_s")
 
     @property

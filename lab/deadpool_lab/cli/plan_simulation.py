@@ -80,7 +80,7 @@ def run_one(setup: EnduranceSetup, seed: int, show: bool = False) -> tuple[int, 
 
 
 def run_seeds(setup: EnduranceSetup, seeds: range, jobs: int, show: bool) -> Iterator[tuple[int, Lived]]:
-    """As they come to their end. One process each, at most `jobs` at a time."""
+    """Yields runs as they come to their end. Each has a process of its own, at most `jobs` at a time."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     if len(seeds) == 1 or jobs == 1:

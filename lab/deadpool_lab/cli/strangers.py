@@ -67,12 +67,12 @@ def _check_kind(kind: str) -> None:
 def _run(seed: int, numbers: list[int], kind: str, folder: Path, minutes: float, keep: bool) -> dict[str, Any]:
     from deadpool.cli.job_client import ask
     from deadpool_lab.chaos.surroundings.reaper import guarded, left_behind
-    from deadpool_lab.strangers.campaign import Campaign, summary
+    from deadpool_lab.strangers.script_trials import ScriptTrials, summary
 
     deadline = time.monotonic() + 60.0 * minutes
     print(f"seed {seed}, {len(numbers)} scripts: each by torchrun, protected, and protected with faults", flush=True)
     with guarded() as mark:
-        campaign = Campaign(
+        trials = ScriptTrials(
             seed=seed,
             numbers=numbers,
             kind=kind,
@@ -82,7 +82,7 @@ def _run(seed: int, numbers: list[int], kind: str, folder: Path, minutes: float,
             ask=ask,
             report=_print_result,
         )
-        results = campaign.run()
+        results = trials.run()
         left = left_behind(mark)
     return summary(results, seed=seed, asked=len(numbers), left_behind=left)
 
@@ -110,7 +110,7 @@ def _print_result(result: ScriptResult) -> None:
 
 
 def _conclude(figures: dict[str, Any], folder: Path) -> int:
-    from deadpool_lab.strangers.campaign import is_good
+    from deadpool_lab.strangers.script_trials import is_good
     from deadpool_lab.strangers.trial import GOOD
 
     results = ", ".join(f"{count} {name}" for name, count in figures["results"].items())

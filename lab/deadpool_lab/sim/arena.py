@@ -25,7 +25,7 @@ class Arena:
         self.folding: dict[SlotRef, list[object]] = {}  # what writes to a parity: several at once, piece by piece
         self.sealed: dict[SlotRef, tuple[int, Version]] = {}
         self.parities: dict[SlotRef, tuple[int, Version]] = {}  # sealed ones, by the rank under which they are kept
-        self.corrupted: set[SlotRef] = set()
+        self.damaged: set[SlotRef] = set()
         self.permit: Permit | None = None
 
     def size_bytes(self, slots: int) -> int:
@@ -53,13 +53,13 @@ class Arena:
     def _overwrite(self, slot: SlotRef) -> None:
         self._check_given_up(slot)
         self.contents.pop(slot, None)
-        self.corrupted.discard(slot)
+        self.damaged.discard(slot)
 
     def _check_given_up(self, slot: SlotRef) -> None:
         for sealed in (self.sealed, self.parities):
             if slot in sealed:
                 rank, version = sealed.pop(slot)
-                if slot not in self.corrupted:
+                if slot not in self.damaged:
                     self._checkers.check_overwrite(self.node, rank, version, self.permit)
 
     # --- parities ----------------------------------------------------------------------------------------------------
@@ -88,9 +88,9 @@ class Arena:
         sealed = self.parities if isinstance(content, ParityContent) else self.sealed
         sealed[slot] = (rank, version)
 
-    def corrupt(self, slot: SlotRef) -> None:
-        self.corrupted.add(slot)
-        self.contents[slot] = self.contents[slot].corrupted()
+    def damage(self, slot: SlotRef) -> None:
+        self.damaged.add(slot)
+        self.contents[slot] = self.contents[slot].damaged()
 
     def obey(self, order: Permit | Plan, reported: Collection[tuple[int, Version]]) -> None:
         """Follows an order of the coordinator. Copies that a plan dropped need not be kept. Nor need those that the
@@ -121,5 +121,5 @@ class Arena:
             self._check_given_up(slot)
         assert not any(slot.segment == segment for slot in self.writers), f"{self.node} frees a segment that is written"
         self.contents = {slot: content for slot, content in self.contents.items() if slot.segment != segment}
-        self.corrupted = {slot for slot in self.corrupted if slot.segment != segment}
+        self.damaged = {slot for slot in self.damaged if slot.segment != segment}
         del self.geometry[segment]

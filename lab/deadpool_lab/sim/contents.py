@@ -23,7 +23,7 @@ class Content:
     def digest(self) -> Digest:
         return Digest(record=self.course, unique=self.unique, replica=self.replica or 0)
 
-    def corrupted(self) -> Content:
+    def damaged(self) -> Content:
         """A bit has flipped: in the record, if there is nothing else that only this rank has."""
         return replace(self, unique=self.unique ^ 1) if self.unique else replace(self, course=self.course ^ 1)
 
@@ -49,7 +49,7 @@ class ParityContent:
     def with_part(self, content: Content) -> ParityContent:
         return replace(self, parts={**self.parts, content.rank: content})
 
-    def corrupted(self) -> ParityContent:
+    def damaged(self) -> ParityContent:
         return replace(self, flipped=not self.flipped)
 
     def digest(self) -> Digest:

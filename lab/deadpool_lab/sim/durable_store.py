@@ -89,13 +89,15 @@ class DurableStore:
         if content is None or content.digest() != seal.digest:
             machine.arena.end_write(effect.slot, effect, None)
             name = effect.fetch.checkpoint
-            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="not as sealed", checkpoint=name))
+            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="damaged", checkpoint=name))
             return
         machine.arena.end_write(effect.slot, effect, replace(content, version=seal.version))
         machine.feed(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
 
     def cut(self, machine: Machine, generation: Generation) -> None:
-        """Before the agent hears that streams are cut: no slot is read or written for older generations after that."""
+        """Ends writes and loads before the agent hears that streams are cut: no slot is read or written for older
+        generations after that.
+        """
         for staging in [s for s in self._staging.get(machine.incarnation, []) if s.generation < generation]:
             self._staging[machine.incarnation].remove(staging)
             machine.feed(Staged(name=staging.name, slots=tuple(ref for ref, _, _ in staging.copies)))

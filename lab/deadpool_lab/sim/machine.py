@@ -201,11 +201,11 @@ class Machine:
     def lease_elsewhere(self, noticed_s: float) -> None:
         """Another job has taken it. The agent finds out when it needs the machine, or when it looks the next time."""
         self.is_leased_elsewhere = self.told_to_leave = True
-        self.world.clock.after(noticed_s, lambda: self.feed(LeasedElsewhere(holder="another job")))
+        self.world.clock.after(noticed_s, lambda: self.feed(LeasedElsewhere(owner="another job")))
 
     def _take_lease(self) -> None:
         self.is_leased = not self.is_leased_elsewhere
-        answer = LeaseTaken() if self.is_leased else LeasedElsewhere(holder="another job")
+        answer = LeaseTaken() if self.is_leased else LeasedElsewhere(owner="another job")
         self.world.clock.after(0.0, lambda: self.feed(answer))
 
     # --- the agent's driver ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ Ends = tuple[str, str]
 """Sender and receiver."""
 SLOW_SHARE, SLOW_FACTOR = 0.02, 10
 RETRANSMIT_S = 3.0
-"""From the end of a cut until the sender tries again."""
+"""The time from the end of a cut until the sender tries again."""
 BREAK_SHARE = 0.3
 """Share of connections that do not outlive a cut."""
 

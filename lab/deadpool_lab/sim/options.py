@@ -132,7 +132,7 @@ def _with_budget(options: SeedOptions, rng: random.Random) -> SeedOptions:
 
 
 def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> SeedOptions:
-    """At least one fault comes at a time of its own: faults that follow an event would otherwise wait for ever."""
+    """Draws faults. One comes at a time of its own: faults that follow an event would otherwise wait for ever."""
     kinds = [kind for kind in ALL if profile.includes(kind) and _can_meet(options, kind)]
     if profile.triggers:
         kinds = [replace(kind, triggers=profile.triggers) for kind in kinds]

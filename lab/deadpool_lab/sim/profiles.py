@@ -121,7 +121,7 @@ def _ending(options: SeedOptions) -> SeedOptions:
 
 MACHINE_KINDS = {"node", "power", "reboot", "pause", "pair", "newcomer", "cut_off", "join", "spare", "drain", "leave"}
 LINK_KINDS = {"reset", "node_cut", "node_half_cut", "peers_cut"}
-SHRINK_KINDS = SIZE_KINDS | MACHINE_KINDS | LINK_KINDS | {"trainer", "hang", "alarm", "corrupt", "coordinator"}
+SHRINK_KINDS = SIZE_KINDS | MACHINE_KINDS | LINK_KINDS | {"trainer", "hang", "alarm", "damage", "coordinator"}
 ENDING_KINDS = frozenset({"node", "pause", "coordinator", "coordinator_machine", "coordinator_cut", "node_cut"})
 PROFILES = (
     ANYTHING,
@@ -133,7 +133,7 @@ PROFILES = (
     ),
     Profile(name="tight", kinds=frozenset({"node", "trainer", "alarm"}), intensity=2.0, shape=_tight),
     Profile(name="replicas", kinds=frozenset({"node", "pair", "trainer"}), intensity=2.0, shape=_replicas),
-    Profile(name="damage", kinds=frozenset({"corrupt", "trainer", "alarm", "node"}), intensity=3.0, shape=_damage),
+    Profile(name="damage", kinds=frozenset({"damage", "trainer", "alarm", "node"}), intensity=3.0, shape=_damage),
     Profile(
         name="departures",
         kinds=frozenset({"drain", "leave", "node", "join"}),
@@ -171,7 +171,7 @@ PROFILES = (
     Profile(name="coded", shape=_coded),
     Profile(
         name="coded_pairs",
-        kinds=frozenset({"node", "pair", "newcomer", "trainer", "corrupt", "drain", "join"}),
+        kinds=frozenset({"node", "pair", "newcomer", "trainer", "damage", "drain", "join"}),
         intensity=3.0,
         shape=_coded_pairs,
     ),

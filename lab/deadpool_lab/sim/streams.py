@@ -25,11 +25,11 @@ from deadpool.protocol.inputs import (
     PushFailed,
     Received,
     ReceiveFailed,
-    SourceSpoilt,
+    SourceDamaged,
     StreamsCut,
 )
 from deadpool.protocol.messages import Copy, SlotRef, Source
-from deadpool.protocol.seal import NOT_AS_SEALED, Digest
+from deadpool.protocol.seal import DAMAGED, Digest
 from deadpool_lab.sim.coding import decode, is_as_sealed, read_blocks
 from deadpool_lab.sim.contents import Content, ParityContent
 
@@ -132,7 +132,7 @@ class CopyStreams:
         assert isinstance(effect, PushCopy)
         content = self._sent(stream, effect)
         if content.digest() != copy.seal.digest:
-            self._fail_both(stream, NOT_AS_SEALED, Refusal.NOT_AS_SEALED)
+            self._fail_both(stream, DAMAGED, Refusal.DAMAGED)
             return
         self._end_write(stream, slot, content if effect.full else replace(content, replica=None))
         self._close(stream)
@@ -194,8 +194,8 @@ class CopyStreams:
         blocks = read_blocks(self._world, target, effect, stream.generation)
         for block, parity in blocks.damaged:
             source, group = block.source, how.group if parity else None
-            spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version, group=group)
-            self._report(target, stream.generation, spoilt)
+            damaged = SourceDamaged(node=source.node, rank=source.rank, version=version, group=group)
+            self._report(target, stream.generation, damaged)
         content = decode(effect, blocks)
         if content is None or not is_as_sealed(content.digest(), effect.fetch.copy.seal.digest):
             self._fetch_part(stream, effect, [[]], [])
@@ -235,8 +235,8 @@ class CopyStreams:
         if content is None or not _matches(content, source, wanted):
             if content is not None and stream.target is not None:
                 version = effect.fetch.copy.seal.version
-                spoilt = SourceSpoilt(node=source.node, rank=source.rank, version=version)
-                self._report(stream.target, stream.generation, spoilt)
+                damaged = SourceDamaged(node=source.node, rank=source.rank, version=version)
+                self._report(stream.target, stream.generation, damaged)
             given_up()
         else:
             self._fetch_part(stream, effect, parts[1:], [*got, content])
@@ -338,10 +338,10 @@ class CopyStreams:
             if machine is not None and stream in machine.streams:
                 machine.streams.remove(stream)
 
-    def _report(self, machine: Machine, generation: Generation, spoilt: SourceSpoilt) -> None:
+    def _report(self, machine: Machine, generation: Generation, damaged: SourceDamaged) -> None:
         """At once, so that it comes before the end of the fetch."""
         if machine.streams_cut <= generation:
-            machine.feed(spoilt)
+            machine.feed(damaged)
 
     def _notify_unless_cut(self, machine: Machine, generation: Generation, input: Any) -> None:
         """No news of a stream comes after StreamsCut, which says that there are no such streams any more."""

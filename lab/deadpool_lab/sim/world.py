@@ -33,17 +33,18 @@ from deadpool_lab.sim.streams import CopyStreams
 HEARTBEAT_S = 1.0
 DEADLINES = Deadlines(node_s=5.0, fence_s=14.0, prepare_s=60.0, connect_s=20.0, spare_wait_s=40.0, hang_s=25.0)
 PATIENT_S = 300.0
-"""Until a job that may shrink, and cannot, has waited for a spare for too long: there are few of them."""
+"""The time after which a job that may shrink, and cannot, has waited for a spare for too long: there are few of them.
+"""
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
 SLOW_AND_FAST_S = 16.0
-RESTS = 8
-"""Of so many captures some are left out: more often than in a real job, which lasts longer."""
+LEFT_OUT_OF = 8
+"""The number of captures of which some are left out: more often than in a real job, which lasts longer."""
 DEAF_IN_PEACE_S = 6.0
 SILENCE_S = 5.0
 ISOLATION_S = 60.0
 DWELL_S = 6.0
-"""That a change of protection stays, and over which signs of illness are counted."""
+"""The time that a change of protection stays, and over which signs of illness are counted."""
 ROOMY_SHARE = 0.2
 DURABLE = DurableSettings(where="store", job="sim", every_s=6.0, timeout_s=60.0)
 
@@ -101,7 +102,7 @@ class World:
             adaptive=self._adaptive_bounds,
             without_spare="shrink" if self.options.shards else "wait",
         )
-        schedule = Schedule(every=self.options.every, rests=RESTS if self.options.budget else 0)
+        schedule = Schedule(every=self.options.every, left_out_of=LEFT_OUT_OF if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
         deadlines = replace(DEADLINES, spare_wait_s=PATIENT_S) if self.may_shrink else DEADLINES
         return CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=schedule, scheme=scheme)
@@ -173,7 +174,7 @@ class World:
 
     @property
     def memory_bytes(self) -> int:
-        """Of every machine; 0: nobody looks at it."""
+        """Returns the memory of every machine; 0 means that nobody looks at it."""
         if not self.options.coded:
             return 0
         slot_bytes = full_geometry(self).slot_bytes
@@ -190,7 +191,9 @@ class World:
         return tuple(r for r in range(self.layout.world_size) if self.layout.position_of(r) != home)
 
     def shares_of(self, rank: int) -> Shares:
-        """As the script's layout has it: replicas of all tensors, each of as many ranks as there are shards."""
+        """Returns shares as the script's layout has them: replicas of all tensors, each of as many ranks as there are
+        shards.
+        """
         shards = self.options.shards
         first = rank - rank % shards
         return Shares(replicas=(rank % shards, self.layout.world_size, shards), block=(first, first + shards, 1))
@@ -308,6 +311,6 @@ class World:
 
 
 def _knows_its_seat_in(generation: Generation, machine: Machine) -> bool:
-    """It had a seat in that generation and has heard so."""
+    """Tells whether the machine had a seat in that generation and has heard so."""
     footing = machine.agent.footing
     return footing.electorate >= generation or footing.seat_in(generation) is not None

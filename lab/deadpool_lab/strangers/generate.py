@@ -6,15 +6,15 @@ import random
 from dataclasses import dataclass, field
 
 from deadpool_lab.strangers import render
-from deadpool_lab.strangers.draft import Draft, Shape
+from deadpool_lab.strangers.builder import ScriptBuilder, Shape
 from deadpool_lab.strangers.feature import Feature, choose, sprinkle
 from deadpool_lab.strangers.features.apart import APART
 from deadpool_lab.strangers.features.by_hand import BY_HAND
 from deadpool_lab.strangers.features.collectives import COLLECTIVES
 from deadpool_lab.strangers.features.data import DATA
 from deadpool_lab.strangers.features.data_parallel import DATA_PARALLEL
-from deadpool_lab.strangers.features.habits import HABITS
 from deadpool_lab.strangers.features.loaders import LOADERS
+from deadpool_lab.strangers.features.loop_styles import LOOP_STYLES
 from deadpool_lab.strangers.features.losses import LOSSES
 from deadpool_lab.strangers.features.models import MODELS
 from deadpool_lab.strangers.features.optimizers import CLIPPING, OPTIMIZERS, SCHEDULES, write_closure
@@ -24,7 +24,7 @@ from deadpool_lab.strangers.features.refused import REFUSED
 from deadpool_lab.strangers.features.seeds import write_seeds
 from deadpool_lab.strangers.features.sharded import SHARDED
 from deadpool_lab.strangers.kind import Kind, kind_named
-from deadpool_lab.strangers.kind_draft import draw_kind
+from deadpool_lab.strangers.kind_builder import draw_kind
 from deadpool_lab.strangers.kinds.all_kinds import KINDS
 
 _KIND_EVERY = 3  # so that the numbers between draw what they always have
@@ -49,7 +49,7 @@ FAMILIES: tuple[list[Feature], ...] = (
     CLIPPING,
     PRECISION,
     AVERAGES,
-    HABITS,
+    LOOP_STYLES,
     COLLECTIVES,
 )
 
@@ -78,91 +78,93 @@ class Script:
 
     @property
     def command(self) -> str:
-        """It names the kind, as another kind more changes which one a number draws."""
+        """The command that tries this script again. It names the kind, as another kind more changes which one a number
+        draws.
+        """
         kind = f" --kind {self.kind.name}" if self.kind else ""
         return f"deadpool lab chaos --strangers 1{kind} --seed {self.seed} --only {self.number}"
 
 
 def generate(seed: int, number: int, kind: str = "") -> Script:
-    """With `kind` a script of this kind; "all": the kinds in turn."""
+    """Generates a script, with `kind` one of this kind; "all" takes the kinds in turn."""
     if kind:
         return _of_kind(seed, number, KINDS[number % len(KINDS)] if kind == "all" else kind_named(KINDS, kind))
     if number % _KIND_EVERY == 0:
         return _of_kind(seed, number, KINDS[(_KINDS_PER_SEED * seed + number // _KIND_EVERY) % len(KINDS)])
     rng = random.Random(f"stranger {seed} {number}")
     nodes, per_node = rng.choice(_SHAPES)
-    draft = Draft(rng, Shape(nodes=nodes, per_node=per_node), steps=rng.randint(8, 14))
-    _draw(draft)
-    return _script(draft, seed, number)
+    builder = ScriptBuilder(rng, Shape(nodes=nodes, per_node=per_node), steps=rng.randint(8, 14))
+    _draw(builder)
+    return _script(builder, seed, number)
 
 
 def _of_kind(seed: int, number: int, kind: Kind) -> Script:
     rng = random.Random(f"kind {kind.name} {seed} {number}")
     nodes, per_node = rng.choice(_KIND_SHAPES)
-    draft = Draft(rng, Shape(nodes=nodes, per_node=per_node), steps=rng.randint(12, 15))
-    draw_kind(draft, kind)
-    return _script(draft, seed, number, kind)
+    builder = ScriptBuilder(rng, Shape(nodes=nodes, per_node=per_node), steps=rng.randint(12, 15))
+    draw_kind(builder, kind)
+    return _script(builder, seed, number, kind)
 
 
-def _script(draft: Draft, seed: int, number: int, kind: Kind | None = None) -> Script:
+def _script(builder: ScriptBuilder, seed: int, number: int, kind: Kind | None = None) -> Script:
     return Script(
         seed=seed,
         number=number,
-        shape=draft.shape,
-        steps=draft.steps,
-        text=render.text(draft, f"Stranger {number} of seed {seed}: {', '.join(draft.tags)}."),
-        tags=tuple(draft.tags),
-        files=draft.files,
-        refused=draft.refused,
-        clips="clips" in draft.traits,
-        skips_errors=draft.skips_errors,
-        environment=draft.environment,
+        shape=builder.shape,
+        steps=builder.steps,
+        text=render.text(builder, f"Stranger {number} of seed {seed}: {', '.join(builder.tags)}."),
+        tags=tuple(builder.tags),
+        files=builder.files,
+        refused=builder.refused,
+        clips="clips" in builder.traits,
+        skips_errors=builder.skips_errors,
+        environment=builder.environment,
         kind=kind,
     )
 
 
-def _draw(draft: Draft) -> None:
-    rng = draft.rng
-    draft.width, draft.batch = rng.choice([8, 12, 16]), rng.choice([4, 6])
-    draft.flat = rng.random() < 0.3
-    draft.backend = rng.choice(["gloo", "cpu:gloo"])
+def _draw(builder: ScriptBuilder) -> None:
+    rng = builder.rng
+    builder.width, builder.batch = rng.choice([8, 12, 16]), rng.choice([4, 6])
+    builder.flat = rng.random() < 0.3
+    builder.backend = rng.choice(["gloo", "cpu:gloo"])
     families, weights = zip(*_LAYOUTS, strict=True)
-    choose(draft, rng.choices(families, weights)[0])
-    if "own_model" not in draft.traits:
-        choose(draft, MODELS)
-    write_seeds(draft)
-    choose(draft, LOADERS if rng.random() < 0.35 else DATA)
-    _share_batches(draft)
-    choose(draft, OPTIMIZERS)
-    _accumulate(draft)
-    sprinkle(draft, CLIPPING)
-    choose(draft, SCHEDULES)
-    choose(draft, PRECISION)
-    choose(draft, LOSSES)
-    choose(draft, AVERAGES)
-    sprinkle(draft, HABITS)
-    sprinkle(draft, COLLECTIVES)
-    if "closure" in draft.traits:
-        write_closure(draft)
-    if "pipeline" in draft.traits:
-        write_pipeline(draft)
+    choose(builder, rng.choices(families, weights)[0])
+    if "own_model" not in builder.traits:
+        choose(builder, MODELS)
+    write_seeds(builder)
+    choose(builder, LOADERS if rng.random() < 0.35 else DATA)
+    _share_batches(builder)
+    choose(builder, OPTIMIZERS)
+    _accumulate(builder)
+    sprinkle(builder, CLIPPING)
+    choose(builder, SCHEDULES)
+    choose(builder, PRECISION)
+    choose(builder, LOSSES)
+    choose(builder, AVERAGES)
+    sprinkle(builder, LOOP_STYLES)
+    sprinkle(builder, COLLECTIVES)
+    if "closure" in builder.traits:
+        write_closure(builder)
+    if "pipeline" in builder.traits:
+        write_pipeline(builder)
     if rng.random() < _REFUSED_SHARE:
-        choose(draft, REFUSED)
+        choose(builder, REFUSED)
 
 
-def _share_batches(draft: Draft) -> None:
+def _share_batches(builder: ScriptBuilder) -> None:
     """Ranks that compute one model together get the same batch."""
-    if "same_batches" in draft.traits:
-        draft.fetch.append("dist.broadcast(x, src=0)\ndist.broadcast(y, src=0)")
-    if "pairs_share_batches" in draft.traits:
-        draft.fetch.append(
+    if "same_batches" in builder.traits:
+        builder.fetch.append("dist.broadcast(x, src=0)\ndist.broadcast(y, src=0)")
+    if "pairs_share_batches" in builder.traits:
+        builder.fetch.append(
             'for tensor in (x, y):\n    dist.broadcast(tensor, group_src=0, group=mesh["tensor"].get_group())'
         )
 
 
-def _accumulate(draft: Draft) -> None:
-    if draft.traits & {"closure", "one_backward", "uneven"} or draft.micro_batches > 1:
+def _accumulate(builder: ScriptBuilder) -> None:
+    if builder.traits & {"closure", "one_backward", "uneven"} or builder.micro_batches > 1:
         return
-    if draft.rng.random() < 0.25:
-        draft.micro_batches = draft.rng.choice([2, 3])
-        draft.tag(f"{draft.micro_batches} micro batches")
+    if builder.rng.random() < 0.25:
+        builder.micro_batches = builder.rng.choice([2, 3])
+        builder.tag(f"{builder.micro_batches} micro batches")

@@ -11,7 +11,9 @@ from deadpool.errors import ConfigError
 from deadpool_lab.strangers.feature import Write
 
 Expected = Literal["exact", "named"]
-"""After a fault: the same to the bit; or DeadPool may have named, before the fault, the rule that the script breaks."""
+"""What has to follow a fault: the same to the bit; or DeadPool may have named, before the fault, the rule that the
+script breaks.
+"""
 
 Victims = Literal["any", "rank 0", "other nodes"]
 """Who is hit: any rank, rank 0, or a rank on another node than rank 0's."""

@@ -22,7 +22,7 @@ def named_rules(events: Sequence[dict[str, Any]]) -> list[str]:
 
 
 class Verdict(Enum):
-    """Of an audit, that is of a recovery that was played."""
+    """What an audit found, that is a recovery that was played."""
 
     NONE = "none"  # no rank has ended for one
     PASSED = "passed"
@@ -45,7 +45,7 @@ NO_AUDIT = AuditResult()
 
 
 def audit_result(events: Sequence[dict[str, Any]]) -> AuditResult:
-    """Of the audit that came first."""
+    """Returns the result of the audit that came first."""
     for event in events:
         if event["what"] == "audit_passed":
             return AuditResult(Verdict.PASSED)

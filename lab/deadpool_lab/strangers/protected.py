@@ -55,7 +55,7 @@ class ProtectedRun:
     ask: Ask
     timeout_s: float
     injections: list[PlannedInjection] = field(default_factory=list)
-    timeouts: Mapping[str, float] = field(default_factory=dict)  # other ones than a campaign has
+    timeouts: Mapping[str, float] = field(default_factory=dict)  # other ones than the trials has
     code: int | None = None  # None: it did not end in time
     hit: int = 0
     missed: list[str] = field(default_factory=list)

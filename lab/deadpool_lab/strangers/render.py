@@ -1,8 +1,8 @@
-"""A draft as the text of a script."""
+"""A builder as the text of a script."""
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import INDENT, Draft, block, indented
+from deadpool_lab.strangers.builder import INDENT, ScriptBuilder, block, indented
 
 _IMPORTS = ["import argparse", "import hashlib", "import json", "import os", "import random", "import time"]
 _PACKAGES = ["import numpy as np", "import torch", "import torch.distributed as dist", "from torch import nn"]
@@ -42,20 +42,20 @@ _RECORD = block('''
 ''')
 
 
-def text(draft: Draft, title: str) -> str:
+def text(builder: ScriptBuilder, title: str) -> str:
     """The whole script."""
-    body = _body(draft)
-    if draft.flat:
+    body = _body(builder)
+    if builder.flat:
         main = "\n".join(indented(body, 0))
     else:
         main = "def main():\n" + "\n".join(indented(body)) + '\n\n\nif __name__ == "__main__":\n    main()'
-    sections = [_head(draft, title), _constants(draft), *draft.helpers, _RECORD, main]
+    sections = [_head(builder, title), _constants(builder), *builder.helpers, _RECORD, main]
     return "\n\n\n".join(section for section in sections if section) + "\n"
 
 
-def _head(draft: Draft, title: str) -> str:
-    standard = [each for each in draft.imports if _is_standard(each)]
-    others = [each for each in draft.imports if not _is_standard(each)]
+def _head(builder: ScriptBuilder, title: str) -> str:
+    standard = [each for each in builder.imports if _is_standard(each)]
+    others = [each for each in builder.imports if not _is_standard(each)]
     imports = sorted({*_IMPORTS, *standard}, key=_module)
     packages = sorted({*_PACKAGES, *others}, key=_module)
     return "\n".join([f'"""{title}"""', "", *imports, "", *packages, "", "import deadpool"])
@@ -69,33 +69,38 @@ def _is_standard(line: str) -> bool:
     return _module(line)[0].split(".")[0] not in ("torch", "torchdata", "numpy")
 
 
-def _constants(draft: Draft) -> str:
-    values = {"WIDTH": str(draft.width), "BATCH": str(draft.batch), "STEPS": str(draft.steps), **draft.constants}
-    if draft.micro_batches > 1:
-        values["ACCUMULATE"] = str(draft.micro_batches)
+def _constants(builder: ScriptBuilder) -> str:
+    values = {
+        "WIDTH": str(builder.width),
+        "BATCH": str(builder.batch),
+        "STEPS": str(builder.steps),
+        **builder.constants,
+    }
+    if builder.micro_batches > 1:
+        values["ACCUMULATE"] = str(builder.micro_batches)
     return "\n".join(f"{name} = {value}" for name, value in values.items())
 
 
-def _body(draft: Draft) -> list[str]:
+def _body(builder: ScriptBuilder) -> list[str]:
     return [
         _ARGUMENTS,
-        *draft.opening,
-        f'pool = deadpool.join(backend="{draft.backend}")',
+        *builder.opening,
+        f'pool = deadpool.join(backend="{builder.backend}")',
         "rank, world_size = pool.rank, pool.world_size",
         'path = os.path.join(args.out, f"rank{rank}.jsonl")',
-        *draft.groups,
-        *draft.model,
-        *draft.wrap,
-        *draft.data,
-        *draft.optimizers,
-        *draft.extras,
-        _protection(draft),
-        *draft.before_loop,
-        draft.loop,
-        *indented(_loop(draft), _depth(draft.loop)),
-        *draft.after,
-        f"note(path, digest=digest({', '.join(draft.digested)}))",
-        *draft.farewell,
+        *builder.groups,
+        *builder.model,
+        *builder.wrap,
+        *builder.data,
+        *builder.optimizers,
+        *builder.extras,
+        _protection(builder),
+        *builder.before_loop,
+        builder.loop,
+        *indented(_loop(builder), _depth(builder.loop)),
+        *builder.after,
+        f"note(path, digest=digest({', '.join(builder.digested)}))",
+        *builder.farewell,
     ]
 
 
@@ -109,13 +114,13 @@ _ARGUMENTS = block("""
 """)
 
 
-def _protection(draft: Draft) -> str:
-    words = [f"{name}={expression}" for name, expression in draft.protected.items()]
-    if draft.claims:
-        claims = ", ".join(f'"{name}": {group}' for name, group in draft.claims.items())
+def _protection(builder: ScriptBuilder) -> str:
+    words = [f"{name}={expression}" for name, expression in builder.protected.items()]
+    if builder.claims:
+        claims = ", ".join(f'"{name}": {group}' for name, group in builder.claims.items())
         words.append(f"replicated={{{claims}}}")
-    if draft.spread:
-        words.append(f"**{draft.spread}")
+    if builder.spread:
+        words.append(f"**{builder.spread}")
     if sum(map(len, words)) < 80:
         return f"job = pool.protect({', '.join(words)})"
     return "\n".join(["job = pool.protect(", *(f"    {word}," for word in words), ")"])
@@ -127,25 +132,25 @@ def _depth(loop: str) -> int:
     return 1 + (len(last) - len(last.lstrip())) // len(INDENT)
 
 
-def _loop(draft: Draft) -> list[str]:
-    step = ["time.sleep(args.pace)", *draft.begin, *_guarded(draft), *draft.finish, *_noting(draft)]
-    return [*draft.loop_head, "with step:", *indented(step), *draft.between]
+def _loop(builder: ScriptBuilder) -> list[str]:
+    step = ["time.sleep(args.pace)", *builder.begin, *_guarded(builder), *builder.finish, *_noting(builder)]
+    return [*builder.loop_head, "with step:", *indented(step), *builder.between]
 
 
-def _noting(draft: Draft) -> list[str]:
+def _noting(builder: ScriptBuilder) -> list[str]:
     return [
-        f"draws = [{', '.join(draft.draws)}]",
+        f"draws = [{', '.join(builder.draws)}]",
         "if not step.dry:",
         "    note(path, step=step.number, loss=float(loss).hex(), draws=[repr(each) for each in draws], batch=seen)",
     ]
 
 
-def _guarded(draft: Draft) -> list[str]:
+def _guarded(builder: ScriptBuilder) -> list[str]:
     """A script that skips a batch on any exception."""
-    lines = draft.train or _train(draft)
-    if not draft.guard:
+    lines = builder.train or _train(builder)
+    if not builder.guard:
         return lines
-    refusal = [f"if {draft.guard}:", '    raise ValueError(f"bad batch in step {step.number}")']
+    refusal = [f"if {builder.guard}:", '    raise ValueError(f"bad batch in step {step.number}")']
     return ["try:", *indented([*refusal, *lines]), *_SKIPPED]
 
 
@@ -159,21 +164,21 @@ _SKIPPED = [
 ]
 
 
-def _train(draft: Draft) -> list[str]:
-    micro = [*draft.fetch, "seen = digest(seen, x, y)", *_forward(draft), draft.backward]
-    if draft.micro_batches > 1:
-        inner = [f"with {draft.sync}:", *indented(micro)] if draft.sync else micro
+def _train(builder: ScriptBuilder) -> list[str]:
+    micro = [*builder.fetch, "seen = digest(seen, x, y)", *_forward(builder), builder.backward]
+    if builder.micro_batches > 1:
+        inner = [f"with {builder.sync}:", *indented(micro)] if builder.sync else micro
         micro = ["for micro in range(ACCUMULATE):", *indented(inner)]
-    lines = [*micro, *draft.reduce, *draft.clip, *draft.update, *draft.zero]
-    if draft.rounds:
-        lines = [f"for _ in range({draft.rounds}):", *indented(lines)]
-    if draft.around:
-        lines = [f"with {draft.around}:", *indented(lines)]
+    lines = [*micro, *builder.reduce, *builder.clip, *builder.update, *builder.zero]
+    if builder.rounds:
+        lines = [f"for _ in range({builder.rounds}):", *indented(lines)]
+    if builder.around:
+        lines = [f"with {builder.around}:", *indented(lines)]
     return ['seen = ""', *lines, "loss = loss.detach()"]
 
 
-def _forward(draft: Draft) -> list[str]:
-    loss = [f"loss = {draft.loss}"]
-    if draft.micro_batches > 1:
-        loss = [f"loss = {draft.loss} / ACCUMULATE"]
-    return [f"with {', '.join(draft.contexts)}:", *indented(loss)] if draft.contexts else loss
+def _forward(builder: ScriptBuilder) -> list[str]:
+    loss = [f"loss = {builder.loss}"]
+    if builder.micro_batches > 1:
+        loss = [f"loss = {builder.loss} / ACCUMULATE"]
+    return [f"with {', '.join(builder.contexts)}:", *indented(loss)] if builder.contexts else loss

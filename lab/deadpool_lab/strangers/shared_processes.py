@@ -1,4 +1,4 @@
-"""The processes that start all scripts of a campaign. Each has imported once what it forks."""
+"""The processes that start all scripts of a run of trials. Each has imported once what it forks."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ScriptResult:
         self.problems += problems
 
     def excuse(self, result: str) -> None:
-        """Not exact, and yet as it has to be."""
+        """Notes a result that is not exact, and yet as it has to be."""
         self.result = result if self.is_good else self.result
 
     def figures(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class ScriptTrial:
     shared: SharedProcesses
     ask: Ask
     limit_s: float | None = None  # of each run; None: patience_s()
-    timeouts: Mapping[str, float] = field(default_factory=dict)  # of its jobs, other than a campaign's
+    timeouts: Mapping[str, float] = field(default_factory=dict)  # of its jobs, other than a run of trials's
 
     def run(self) -> ScriptResult:
         result = ScriptResult(self.script)
@@ -225,13 +225,15 @@ class ScriptTrial:
             result.excuse("named first")
 
     def _is_excused(self, result: ScriptResult, run: ProtectedRun) -> bool:
-        """Only a fault excuses a difference, and only if it was foretold. What has to be exact is excused by nothing:
-        else a false alarm of the audit would hide a difference that it did not find."""
+        """Tells whether a difference is excused. Only a fault excuses one, and only if it was foretold. What has to be
+        exact is excused by nothing: else a false alarm of the audit would hide a difference that it did not find."""
         foretold = self._was_foretold(run) or result.audit.verdict is Verdict.DIFFERS
         return self._may_be_named() and run.was_hit() and foretold
 
     def _was_foretold(self, run: ProtectedRun) -> bool:
-        """By a rule that this kind breaks: any other one says nothing of what went wrong."""
+        """Tells whether a rule that this kind breaks foretold the difference: any other one says nothing of what went
+        wrong.
+        """
         return self.script.kind is not None and not set(self.script.kind.rules).isdisjoint(run.named())
 
     def _may_be_named(self) -> bool:

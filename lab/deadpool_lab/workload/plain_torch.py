@@ -26,7 +26,7 @@ _kept: list[Any] = []
 
 
 def keep_groups() -> None:
-    """From here on no group of this process is ever freed."""
+    """Keeps every group of this process from being freed, from now on."""
     c10d: Any = dist.distributed_c10d
     make = c10d._new_process_group_helper
 

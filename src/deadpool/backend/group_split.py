@@ -83,7 +83,7 @@ def _split_by_torch(origin: world.JoinedGroup, call: SplitCall) -> Any:
 
 
 def _name_of(origin: world.JoinedGroup, call: SplitCall) -> str:
-    """As torch names it."""
+    """Returns the name that torch gives to the new group."""
     return call.name or f"{origin.name}:split:{call.ranks}"
 
 

@@ -88,7 +88,7 @@ class Groups:
 
     @property
     def default_timeout(self) -> timedelta:
-        """Of the default group."""
+        """The timeout of the default group."""
         return world.joined_groups()[0].timeout
 
     @property
@@ -117,14 +117,14 @@ class Groups:
         return self._peer_loss.has_happened()
 
     def install(self) -> None:
-        """From here on plain calls such as new_group make gloo and NCCL groups that can be aborted and rebuilt."""
+        """Makes plain calls such as new_group give gloo and NCCL groups that can be aborted and rebuilt."""
         self._patch.install()
         self._graph_capture.install()
         self._supervisor.claim_ports(self._gloo.open_device)
 
     def keep_destroyed(self) -> None:
-        """From here on a group that the script destroys is not freed. The loop is over, so it happens once, and freeing
-        the group from C++ could hang the process for ever (docs/design-notes.md)."""
+        """Keeps alive every group that the script destroys from now on. The loop is over, so it happens once, and
+        freeing the group from C++ could hang the process for ever (docs/design-notes.md)."""
         self._keeps_destroyed = True
 
     def uninstall(self) -> None:

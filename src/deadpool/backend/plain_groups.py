@@ -64,7 +64,9 @@ class PlainGroups:
         return 0
 
     def mark(self) -> dict[str, Any]:
-        """Of the form that Groups.mark() has, without any group: a fresh process has those that its script makes."""
+        """Returns a mark of the form that Groups.mark() has, without any group: a fresh process has those that its
+        script makes.
+        """
         return {"groups": {}, "made": 0, "used": []}
 
     def return_to(self, mark: dict[str, Any]) -> tuple[str, ...]:

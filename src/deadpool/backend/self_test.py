@@ -83,7 +83,7 @@ def rehearsing_groups() -> Iterator[Groups]:
 
 
 def check_rehearsal() -> None:
-    """Inside rehearsing_groups()."""
+    """Checks, inside rehearsing_groups(), that groups have the ranks asked for and that a fake backend is reached."""
     seen = (dist.get_rank(), dist.get_world_size())
     require(seen == (RANK, SIZE), f"the group of rank {RANK} of {SIZE} says (rank, size) {seen} in a rehearsal")
     half: Any = dist.new_group([1, RANK])
@@ -94,9 +94,9 @@ def check_rehearsal() -> None:
 
 
 def check_swap() -> None:
-    """Inside rehearsing_groups(). A backend that refuses every collective is put into a group, then one that does not,
-    then one with fewer ranks, as after a recovery with carried ranks. Each has to be reached, and the group keeps its
-    rank and size."""
+    """Checks, inside rehearsing_groups(), that backends can be swapped. A backend that refuses every collective is put
+    into a group, then one that does not, then one with fewer ranks, as after a recovery with carried ranks. Each has to
+    be reached, and the group keeps its rank and size."""
     gloo, group = GlooFactory("127.0.0.1"), world.joined_groups()[0]
     for number, (backend, refuses) in enumerate(
         (
@@ -113,8 +113,9 @@ def check_swap() -> None:
 
 
 def check_interception() -> None:
-    """Inside rehearsing_groups(). What a rehearsal is given of the collectives of a live rank passes through here, and
-    a method that has another name would be left out without a word."""
+    """Checks, inside rehearsing_groups(), that collectives are intercepted. What a rehearsal is given of the
+    collectives of a live rank passes through here, and a method that has another name would be left out without a word.
+    """
     tensor, parts = torch.ones(1), [torch.ones(1) for _ in range(SIZE)]
     calls: dict[str, Callable[[], Any]] = {
         "broadcast": lambda: dist.broadcast(tensor, src=0),

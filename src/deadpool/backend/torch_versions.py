@@ -36,7 +36,7 @@ def tested_range() -> str:
 
 
 class Missing:
-    """In place of a class that this torch does not have: nothing is an instance of it."""
+    """A class that stands in place of one that this torch does not have: nothing is an instance of it."""
 
 
 def found(owner: Any, name: str) -> Any:
@@ -102,8 +102,8 @@ ProcessGroupNCCL: Any = getattr(_distributed_c10d, "ProcessGroupNCCL", None)
 _nccl2: Any = getattr(_distributed_c10d, "ProcessGroupNCCL2", None)
 
 ProcessGroupNCCL2: Any = _nccl2 if hasattr(getattr(ProcessGroupNCCL, "Options", None), "lazy_init") else None
-"""Since 2.15 "nccl" is this class, and the one above is "nccl-legacy". None before that: the NCCL2 of 2.14, which a
-script has to ask for, connects whenever it is made, and a rehearsal must not."""
+"""The class of "nccl" since 2.15, where the one above is "nccl-legacy". It is None before that: the NCCL2 of 2.14,
+which a script has to ask for, connects whenever it is made, and a rehearsal must not."""
 
 
 def nccl_classes() -> list[Any]:

@@ -39,10 +39,10 @@ def doctor(
     agents: Annotated[
         bool, typer.Option("--agents", help="examine the nodes of the job in --run-dir (default: the newest one here)")
     ] = False,
-    meet: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="meet the other nodes there; it is one of them")
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="find the other nodes there; it is one of them")
     ] = None,
-    nodes: Annotated[int, typer.Option(help="how many nodes meet, this one included")] = 0,
+    nodes: Annotated[int, typer.Option(help="how many nodes are examined together, this one included")] = 0,
     wait_s: Annotated[float, typer.Option(help="seconds to wait for the other nodes")] = 30.0,
     least_gbps: Annotated[float, typer.Option(help="GB/s that a link must carry")] = 0.1,
     host: Annotated[str | None, typer.Option(help="address that other nodes reach this one at")] = None,
@@ -74,11 +74,11 @@ def doctor(
         import_torch=import_torch,
         timeout_s=timeout_s,
     )
-    if (join is not None) + (meet is not None) + agents > 1:
-        raise ConfigError("--join, --meet and --agents exclude each other: give one of them")
+    if (join is not None) + (rendezvous is not None) + agents > 1:
+        raise ConfigError("--join, --rendezvous and --agents exclude each other: give one of them")
     own = _Own(name=name, host=host, interface=interface, tls=tls)
-    if meet is not None:
-        result, code = _meet(options, own, _place(meet, nodes), nodes, wait_s, least_gbps)
+    if rendezvous is not None:
+        result, code = _examine_together(options, own, _place(rendezvous, nodes), nodes, wait_s, least_gbps)
     else:
         result = (
             _agents(options.run_dir)
@@ -114,47 +114,49 @@ class _Own:
 
 def _agents(run_dir: Path | None) -> Result:
     from deadpool.cli.job_client import find_run_dir
-    from deadpool.doctor.beside import beside
+    from deadpool.doctor.job_check import check_with_job
 
     folder = find_run_dir(run_dir)
-    return asyncio.run(beside([folder.coordinator()], folder.credentials(), None))
+    return asyncio.run(check_with_job([folder.coordinator()], folder.credentials(), None))
 
 
 def _join(options: Options, own: _Own, join: str) -> Result:
     from deadpool.cli.start.agent import addresses
-    from deadpool.doctor.beside import Newcomer, beside
     from deadpool.doctor.examination import examine
+    from deadpool.doctor.job_check import JoiningMachine, check_with_job
 
     coordinators, credentials = addresses(join), own.credentials()
-    newcomer = Newcomer(report=examine(options, own.name), host=own.address(coordinators[0]))
-    return asyncio.run(beside(coordinators, credentials, newcomer))
+    joining = JoiningMachine(report=examine(options, own.name), host=own.address(coordinators[0]))
+    return asyncio.run(check_with_job(coordinators, credentials, joining))
 
 
-def _place(meet: str, nodes: int) -> Address:
+def _place(rendezvous: str, nodes: int) -> Address:
     if nodes < 1:
-        raise ConfigError(f"nodes={nodes} cannot be used with --meet: say how many nodes meet, this one included")
+        raise ConfigError(
+            f"nodes={nodes} cannot be used with --rendezvous: say how many nodes there are, this one included"
+        )
     try:
-        return Address.parse(meet)
+        return Address.parse(rendezvous)
     except ValueError:
-        raise ConfigError(f"meet={meet!r} cannot be used: give HOST:PORT of one of the nodes") from None
+        raise ConfigError(f"rendezvous={rendezvous!r} cannot be used: give HOST:PORT of one of the nodes") from None
 
 
-def _meet(
+def _examine_together(
     options: Options, own: _Own, place: Address, nodes: int, wait_s: float, least_gbps: float
 ) -> tuple[Result | None, int]:
     from deadpool.doctor.examination import examine
-    from deadpool.doctor.gathering import gather
+    from deadpool.doctor.rendezvous import examine_together
 
     credentials, host = own.credentials(), own.address(place)
     report = examine(options, own.name)
-    meeting = gather(
+    examined = examine_together(
         report, place, count=nodes, host=host, credentials=credentials, wait_s=wait_s, least_gbps=least_gbps
     )
-    return asyncio.run(meeting)
+    return asyncio.run(examined)
 
 
 def _print(result: Result | None, as_json: bool) -> None:
-    """A node that has met others leaves it to the meeting place to tell: under srun all write to one output."""
+    """A node leaves it to the one that asked the others to tell: under srun all write to one output."""
     if result is None:
         return
     if as_json:

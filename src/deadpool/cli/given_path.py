@@ -33,8 +33,8 @@ def check_health_root(root: str) -> None:
 
 
 def check_output(file: Path | None, name: str) -> None:
-    """That a file can be written there. A command that works for minutes says so before that. The folder may have to be
-    made; None: no file is wanted."""
+    """Checks that a file can be written there, so that a command that works for minutes says so before that. The folder
+    may have to be made; None means that no file is wanted."""
     if file is None:
         return
     place = next(each for each in file.absolute().parents if each.exists())

@@ -7,7 +7,7 @@ import signal
 from types import FrameType
 
 CODE_INTERRUPTED = 130
-"""Of a command that was ended by Ctrl-C, SIGTERM, or the end of its terminal."""
+"""The exit code of a command that was ended by Ctrl-C, SIGTERM, or the end of its terminal."""
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -37,6 +37,8 @@ def stop_on_interrupts() -> None:
 
 
 def ignore_interrupts() -> None:
-    """For the last lines of a command: nothing is left to be ended, and an interrupt would change the exit code."""
+    """Ignores interrupts during the last lines of a command: nothing is left to be ended, and an interrupt would change
+    the exit code.
+    """
     for sig in _INTERRUPTS:
         signal.signal(sig, signal.SIG_IGN)

@@ -46,8 +46,8 @@ def find_run_dir(given: Path | None) -> RunDir:
 
 
 def _written_at(job: Path) -> int | None:
-    """When a coordinator last took up this job. Names do not tell: --run-dir may have given any. None: there is none
-    that this user can look at."""
+    """Returns when a coordinator last took up this job. Names do not tell: --run-dir may have given any. It returns
+    None if there is no folder that this user can look at."""
     with contextlib.suppress(OSError):
         return job.stat().st_mtime_ns
     return None

@@ -33,7 +33,7 @@ def load(name: str) -> Any:
 
 
 class LabCommands(TyperGroup):
-    """Each is read when it is called. The help of all names them without."""
+    """The commands of the lab, each of which is read when it is called. The help of all names them without."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]

@@ -36,10 +36,15 @@ _SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True
 _TAKE_A_SCRIPT = (run.run, ssh.ssh, agent.agent)
 
 
+def _in_short(function: Callable[..., None]) -> str:
+    """The first sentence of what its own help says, for the help of all."""
+    return " ".join(re.split(r"(?<=\.)\s", function.__doc__ or "")[0].split())
+
+
 def _group(help: str, *functions: Callable[..., None]) -> typer.Typer:
     group = typer.Typer(help=help, no_args_is_help=True)
     for function in functions:
-        group.command()(function)
+        group.command(short_help=_in_short(function))(function)
     return group
 
 
@@ -79,11 +84,6 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 }
 """What `deadpool --help` shows, in the order of a user's day."""
 _ORDER = [name for panel in PANELS.values() for name in panel]
-
-
-def _in_short(function: Callable[..., None]) -> str:
-    """The first sentence of what its own help says."""
-    return re.split(r"(?<=\.)\s", function.__doc__ or "")[0]
 
 
 class _Commands(CommandsByOldNames):

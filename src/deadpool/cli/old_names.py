@@ -25,7 +25,7 @@ NEW_NAMES = {
     "sim": "lab sim",
     "chaos": "lab chaos",
 }
-"""By the old name."""
+"""The commands that have moved, by the old name."""
 
 
 class CommandsByOldNames(TyperGroup):

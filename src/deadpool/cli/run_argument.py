@@ -112,5 +112,5 @@ def _tell_new_form(names: list[str], run: Path | None, option: str | None, value
 
 
 def _command_names(context: Any) -> list[str]:
-    """Of the command and those that it is below, without the program's: that may be a path."""
+    """Returns the names of the command and of those that it is below, without the program's: that may be a path."""
     return [] if context.parent is None else [*_command_names(context.parent), context.info_name]

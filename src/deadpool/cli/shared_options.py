@@ -15,7 +15,7 @@ WaitS = Annotated[float, typer.Option(help="seconds to wait at most; what was as
 OldFigures = Annotated[Path | None, typer.Option("--json", hidden=True)]
 """What was `--json FILE` is `--out FILE`: `--json` prints, in every command."""
 OldTimeoutS = Annotated[float | None, typer.Option("--timeout-s", hidden=True)]
-"""Of commands that wait for a job: it is `--wait-s`, as in the others."""
+"""The old option of commands that wait for a job: it is `--wait-s`, as in the others."""
 
 T = TypeVar("T")
 

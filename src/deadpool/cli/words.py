@@ -58,7 +58,7 @@ def usage_sentence(error: Any) -> str:
 
 
 def _names(context: Any) -> list[str]:
-    """Of the command and those that it is below, without the program's: that may be a path."""
+    """Returns the names of the command and of those that it is below, without the program's: that may be a path."""
     if context is None or context.parent is None:
         return []
     return [*_names(context.parent), str(context.info_name)]

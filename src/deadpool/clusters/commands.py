@@ -33,8 +33,8 @@ def agent_words(
     rack: str | None = None,
     preload: Sequence[str] = (),
 ) -> list[str]:
-    """Without a host the agent finds its address itself: that of the interface, or the one that leads to the
-    coordinator."""
+    """Builds the command line of an agent. Without a host the agent finds its address itself: that of the interface, or
+    the one that leads to the coordinator."""
     own = {"host": host or "", "interface": "" if host else config.interface, "tls": settled(config.tls)}
     own_port = {"metrics_port": config.metrics_port_of(1)}  # a coordinator may run on the same machine
     values = {**dataclasses.asdict(config), **own, **own_port}

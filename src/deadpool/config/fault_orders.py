@@ -30,8 +30,8 @@ ORDER_HELP = f"e.g. {_EXAMPLE}; also rank=N instead of node=, and signal=SIGSTOP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionOrder:
-    """With `at` None the signal is sent at once. Else the order waits until the node or rank reaches this moment of
-    step or version `step`."""
+    """An order to inject a fault. If `at` is None the signal is sent at once. Else the order waits until the node or
+    rank reaches this moment of step or version `step`."""
 
     node: str | None = None
     rank: int | None = None

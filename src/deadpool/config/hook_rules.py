@@ -33,7 +33,7 @@ class HookRule:
     target: str  # a command, a URL, or @FILE with a URL
 
     def name_for(self, record: Mapping[str, Any]) -> str | None:
-        """By which of its events the rule wants this record; None: it does not."""
+        """Returns the name of the event by which the rule wants this record, or None if it does not."""
         what = record["what"]
         if what == "go" and RECOVERED in self.events and is_recovery(record):
             return RECOVERED
@@ -41,7 +41,7 @@ class HookRule:
 
     @property
     def label(self) -> str:
-        """For people to read. A URL may be a secret, so only its host is named."""
+        """Names the rule for people to read. A URL may be a secret, so only its host is named."""
         if self.kind == ON_EVENT:
             return f"command {self.target.split()[0]}"
         return f"webhook {self.target if self.target.startswith('@') else urlsplit(self.target).hostname}"

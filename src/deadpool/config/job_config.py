@@ -224,7 +224,7 @@ class JobConfig:
 
     @property
     def scheme(self) -> Scheme:
-        """At least; where it is chosen by the job itself, within --protect-at-most."""
+        """The least protection; where the job itself chooses, it stays within --protect-at-most."""
         return Scheme.parse(self.protect) if self.protect not in ("", AUTO) else Scheme(copies=self.holders)
 
     @property

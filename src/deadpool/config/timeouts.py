@@ -15,7 +15,7 @@ BEATS_PER_TIMEOUT = 5
 RETURN_TIMEOUTS = 2
 STREAM_TIMEOUTS, STREAM_AT_LEAST_S = 2, 10.0
 REAP_S = 10.0
-"""For a killed process to be gone: the kernel first frees its device and its pinned memory."""
+"""The time that a killed process has to be gone: the kernel first frees its device and its pinned memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,9 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_bounds(text: str) -> dict[str, float]:
-    """From "copies=2,memory=0.5,every=8,rs(4,1)", each of which may be left out. The scheme: `coded_bound`."""
+    """Reads bounds such as "copies=2,memory=0.5,every=8,rs(4,1)", each of which may be left out. `coded_bound` reads
+    the scheme.
+    """
     limits = {"copies": (1.0, 16.0), "memory": (0.01, 1.0), "every": (1.0, 64.0)}
     found: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in _CODED.sub("", text).split(","))):
@@ -87,7 +89,7 @@ def _count_bytes(text: str) -> float:
 
 
 def read_racks(path: Path, nodes: Sequence[str]) -> dict[str, str]:
-    """From a file with a table [racks] that lists the nodes of each rack: r0 = ["n0", "n1"]."""
+    """Reads a file with a table [racks] that lists the nodes of each rack: r0 = ["n0", "n1"]."""
     racks = read_toml(path, "topology file").get("racks")
     if not isinstance(racks, dict) or not all(isinstance(names, list) for names in racks.values()):
         raise ConfigError(f'topology file {path} needs a table [racks] with lists of nodes, as in r0 = ["n0", "n1"]')

@@ -28,7 +28,7 @@ def collect_seldom() -> None:
 
 
 def raise_file_limit() -> None:
-    """To the limit of the system: a coordinator needs one descriptor per node, and some more."""
+    """Raises it to the limit of the system: a coordinator needs one descriptor per node, and some more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -19,7 +19,7 @@ class Kind(Enum):
 
 
 class ExitCode(IntEnum):
-    """Of `deadpool doctor`. A prolog or a health check acts on 1; what 2 means is the site's choice."""
+    """The exit code of `deadpool doctor`. A prolog or a health check acts on 1; what 2 means is the site's choice."""
 
     FINE = 0
     FINDING = 1
@@ -56,7 +56,7 @@ def unknown(check: str, what: str, do: str) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Of one node."""
+    """What was found on one node."""
 
     node: str
     facts: Facts = field(default_factory=dict)

@@ -55,7 +55,7 @@ def check_secret() -> tuple[Facts, list[Finding]]:
 
 
 def _try_writing(folder: Path) -> None:
-    """Until it is on the disk: a full or broken file system may tell only then."""
+    """Writes until the bytes are on the disk: a full or broken file system may tell only then."""
     trial = folder / f".deadpool-doctor-{secrets.token_hex(6)}"
     try:
         with open_private(trial, "wb") as file:

@@ -12,7 +12,9 @@ LEAST_GBPS = 0.1
 """A network of 1 Gbit/s carries more."""
 _SHARE_OF_USUAL = 0.2
 _NETWORK_SHARE = 0.8
-"""Above it the network held a stream up: 0.9 and more was seen on limited links, 0.75 at most on busy machines."""
+"""The share above which the network held a stream up: 0.9 and more was seen on limited links, 0.75 at most on busy
+machines.
+"""
 _ALL_UP_TO = 64
 
 

@@ -25,7 +25,7 @@ class Options:
 
 
 def parse_size(text: str, name: str) -> int:
-    """As in 63GB, 1.5GiB or 4096."""
+    """Reads a size such as 63GB, 1.5GiB or 4096."""
     if (match := _SIZE.fullmatch(text)) is None:
         raise ConfigError(f"{name}={text!r} cannot be used: give a size as in 63GB, 1.5GiB or 4096")
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()])

@@ -61,8 +61,8 @@ async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, se
 
 
 async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
-    """Until the receiver has enough and hangs up, or its time is over. Returns the share of the time in which the
-    network held the bytes up; 1 where the kernel does not say."""
+    """Sends until the receiver has enough and hangs up, or its time is over. It returns the share of the time in which
+    the network held the bytes up; 1 where the kernel does not say."""
     watch = _NetworkShare(writer.get_extra_info("socket"))
     watching = asyncio.ensure_future(watch.run())
     piece, deadline = os.urandom(_PIECE_BYTES), time.monotonic() + _LATE_S + STREAM_S

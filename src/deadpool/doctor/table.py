@@ -16,7 +16,7 @@ _ORDER = list(Kind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Of all nodes that were examined. `findings` are those of their reports and those of them together."""
+    """What was found on all examined nodes. `findings` are those of their reports and those of them together."""
 
     reports: tuple[Report, ...]
     findings: tuple[Finding, ...]

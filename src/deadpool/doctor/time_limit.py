@@ -50,7 +50,7 @@ def _ask_slurm(job: str) -> float | None:
 
 
 def parse_left(text: str) -> float | None:
-    """As squeue writes it: 2-03:04:05, 3:04:05 or 4:05. None: UNLIMITED, or no such job."""
+    """Reads a time as squeue writes it: 2-03:04:05, 3:04:05 or 4:05. It returns None for UNLIMITED, or no such job."""
     if (match := _LEFT.fullmatch(text)) is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())

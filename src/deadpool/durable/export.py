@@ -115,7 +115,7 @@ def _choose(store: Store, name: str | None) -> Manifest:
 
 
 def _stored_tensors(store: Store, manifest: Manifest) -> dict[str, StoredTensor]:
-    """By the name in the checkpoint."""
+    """Reads what is stored of each tensor, by the name in the checkpoint."""
     parts = [decode_part(store.read(f"{manifest.name}/{part_path(copy.seal.rank)}")) for copy in manifest.copies]
     return {name: _stored_tensor(name, written) for name, written in tensors_by_name(parts)}
 
@@ -172,7 +172,7 @@ def _without_buffers_of_other_ranks(tensors: list[StoredTensor]) -> tuple[list[S
 
 
 def _require_types(tensors: list[StoredTensor]) -> None:
-    """Before anything is written. The package has no list of the types that the format knows."""
+    """Checks the types before anything is written. The package has no list of the types that the format knows."""
     from safetensors.torch import save
 
     for dtype, name in {tensor.dtype: tensor.name for tensor in tensors}.items():

@@ -98,7 +98,9 @@ def _add(metadata: Metadata, name: str, written: list[Written]) -> None:
 
 
 def _path(name: str) -> tuple[str, ...]:
-    """As keys of nested dicts: the keyword of protect(), then the name; of an optimizer's state also what it is."""
+    """Splits a name into keys of nested dicts: the keyword of protect(), then the name; of an optimizer's state also
+    what it is.
+    """
     keyword, _, rest = name.partition(".")
     if rest.startswith("state."):
         of, _, state_key = rest.removeprefix("state.").rpartition(".")

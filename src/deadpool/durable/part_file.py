@@ -29,7 +29,7 @@ from deadpool.durable.rate import CheckedWriter, RateLimit
 from deadpool.durable.store import Store
 from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
-from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, Region, digest_of
+from deadpool.protocol.seal import DAMAGED, REGIONS, Region, digest_of
 from deadpool.snapshot.arena.checksums import digest_region
 from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.record.checkpoint_names import plain_name
@@ -50,7 +50,7 @@ class PartWriter:
         regions = {each: region(slot, copy.geometry, extent, each) for each in REGIONS}
         for each, data in regions.items():
             if digest_region(data) != digest_of(copy.seal.digest, each):
-                raise StateError(f"region {each!r} of rank {rank} is {NOT_AS_SEALED}")
+                raise StateError(f"region {each!r} of rank {rank} is {DAMAGED}")
         record = bytes(regions["record"])
         encoded_layout, host = split_record(record)
         files: dict[str, tuple[int, str]] = {}

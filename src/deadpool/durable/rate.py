@@ -11,7 +11,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class RateLimit:
-    """Of one process. 0: no limit."""
+    """Limits the rate of one process. A rate of 0 means no limit."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s

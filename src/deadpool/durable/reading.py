@@ -19,10 +19,10 @@ from deadpool.durable.pieces import (
 )
 from deadpool.durable.rate import CHUNK_BYTES
 from deadpool.durable.store import Store
-from deadpool.errors import CopySpoilt, StateError
+from deadpool.errors import CopyDamaged, StateError
 from deadpool.protocol.checkpoint import Checkpoint
 from deadpool.protocol.messages import Copy
-from deadpool.protocol.seal import NOT_AS_SEALED, REGIONS, digest_of, extent_of
+from deadpool.protocol.seal import DAMAGED, REGIONS, digest_of, extent_of
 from deadpool.snapshot.arena.checksums import digest_region
 from deadpool.snapshot.arena.slot import region
 
@@ -31,7 +31,7 @@ Put = Callable[[int, memoryview], None]
 
 
 def newest_checkpoint(store: Store, *, job: str | None = None) -> Manifest | None:
-    """Of this job only, if one is named."""
+    """Returns the newest complete checkpoint, and only one of this job if a job is named."""
     return next((each for each in complete_ones(store) if job is None or each.job == job), None)
 
 
@@ -53,7 +53,7 @@ def what_is_missing(store: Store, name: str, files: Mapping[str, tuple[int, str]
 
 
 def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -> None:
-    """Fills the slot by `put` and checks it against the seal. OSError, StateError, CopySpoilt: it cannot be had."""
+    """Fills the slot by `put` and checks it against the seal. OSError, StateError, CopyDamaged: it cannot be had."""
     rank, geometry, extent = copy.seal.rank, copy.geometry, copy.seal.extent
     part = _read_part(store, name, rank)
     put(geometry.offset("record"), memoryview(store.read(f"{name}/{record_path(rank)}")))
@@ -73,7 +73,7 @@ def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -
         if extent_of(extent, each) and digest_region(region(slot, geometry, extent, each)) != digest_of(
             copy.seal.digest, each
         ):
-            raise CopySpoilt(f"{name}: region {each!r} of rank {rank} is {NOT_AS_SEALED}")
+            raise CopyDamaged(f"{name}: region {each!r} of rank {rank} is {DAMAGED}")
 
 
 def _by_file(store: Store, name: str, part: Part) -> Iterator[tuple[str, list[tuple[Piece, int]]]]:

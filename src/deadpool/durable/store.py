@@ -31,7 +31,7 @@ class Store(Protocol):
         """Names at the top, sorted."""
 
     def sizes(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
-        """Of those of these files that are there; paths are relative to the folder."""
+        """Returns the sizes of those of these files that are there; paths are relative to the folder."""
 
     def delete(self, folder: str) -> None: ...
 
@@ -158,7 +158,7 @@ class FsspecStore:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the new name survives a crash. Some file systems cannot do it for folders."""
+    """Syncs the folder so that the new name survives a crash. Some file systems cannot do it for folders."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -27,7 +27,7 @@ SLOW_S = 10.0
 _RETRY_S = 1.0
 _BATCH_BYTES = 1 << 20
 _LAST_WRITES_S = 5.0
-"""For what still waits when the log is closed."""
+"""The time that still waiting lines have when the log is closed."""
 
 
 class Trouble(NamedTuple):

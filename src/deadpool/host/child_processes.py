@@ -70,7 +70,7 @@ def _check(result: int) -> None:
 
 
 def be_observed_by(pid: int) -> None:
-    """That process may read from /proc what this one does. Where the kernel has Yama, only ancestors may otherwise."""
+    """Lets that process read from /proc what this one does. Where the kernel has Yama, only ancestors may otherwise."""
     _libc.prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
@@ -105,7 +105,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def _defer(arrived: list[int]) -> dict[signal.Signals, Callable[[int, FrameType | None], Any]]:
-    """From here on interrupts are only noted. Returns the handlers; a signal that has none in Python is left alone."""
+    """Notes interrupts from now on, and returns the handlers. A signal that has none in Python is left alone."""
     handlers = {sig: handler for sig in _INTERRUPTS if callable(handler := signal.getsignal(sig))}
     for sig in handlers:
         signal.signal(sig, lambda number, frame: arrived.append(number))

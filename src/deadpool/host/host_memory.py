@@ -44,7 +44,7 @@ def room(root: Path = Path("/")) -> Room:
 
 
 def meminfo(root: Path = Path("/")) -> dict[str, int]:
-    """In bytes; counts of huge pages as they are."""
+    """Returns the figures in bytes; counts of huge pages as they are."""
     figures = {}
     for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")

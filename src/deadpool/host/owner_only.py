@@ -28,7 +28,7 @@ def make_private_folder(path: Path, *, parents: bool = True) -> None:
 
 
 def owner_only_opener(path: str, flags: int) -> int:
-    """For open(): makes files that only their owner can read."""
+    """Opens, as an opener of open(), files that only their owner can read."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, _FILE)
     try:
         os.fchmod(descriptor, _FILE)

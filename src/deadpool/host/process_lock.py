@@ -22,9 +22,9 @@ _NAME_BYTES = 500
 
 
 class ProcessLock:
-    def __init__(self, path: Path, holder: str) -> None:
-        """`holder` is what others read of this process while it has the lock."""
-        self._holder = holder
+    def __init__(self, path: Path, owner: str) -> None:
+        """`owner` is what others read of this process while it has the lock."""
+        self._owner = owner
         make_private_folder(path.parent)
         self._descriptor = owner_only_opener(str(path), os.O_RDWR | os.O_CREAT)
         self.is_held = self._is_signed = False
@@ -35,7 +35,7 @@ class ProcessLock:
             kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(kind))
         except (BlockingIOError, PermissionError):
-            return self._read_holder()
+            return self._read_owner()
         self.is_held = True
         self.sign()
         return None
@@ -44,14 +44,14 @@ class ProcessLock:
         """Writes into the file who has it; closing takes that away."""
         self._is_signed = True
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, self._holder.encode(), 0)
+        os.pwrite(self._descriptor, self._owner.encode(), 0)
 
     @property
     def descriptor(self) -> int:
         """A process that is given it has the lock too, and keeps it when this one has ended."""
         return self._descriptor
 
-    def last_holder(self) -> str | None:
+    def last_owner(self) -> str | None:
         """Whoever signed last, if it has not taken its name away since."""
         return os.pread(self._descriptor, _NAME_BYTES, 0).decode(errors="replace").strip() or None
 
@@ -60,22 +60,22 @@ class ProcessLock:
         fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK))
         self.is_held = False
 
-    def find_holder(self) -> str | None:
+    def find_owner(self) -> str | None:
         """The other process that has it, if one has. Asking takes no lock, so nobody is kept from it meanwhile."""
         answer = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK))
         if struct.unpack(_FLOCK, answer[: struct.calcsize(_FLOCK)])[0] == fcntl.F_UNLCK:
             return None
-        return self._read_holder()
+        return self._read_owner()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             # Another one that shares it has its own name there.
-            if self._is_signed and self.last_holder() == self._holder:
+            if self._is_signed and self.last_owner() == self._owner:
                 os.ftruncate(self._descriptor, 0)
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
-    def _read_holder(self) -> str:
+    def _read_owner(self) -> str:
         """Whoever takes the lock writes its name right after that, so there may be none for a moment."""
         for _ in range(_LOOKS_FOR_A_NAME):
             if name := os.pread(self._descriptor, _NAME_BYTES, 0).decode(errors="replace").strip():

@@ -82,7 +82,7 @@ def _tell(text: str) -> None:
 
 @contextlib.contextmanager
 def importing(libraries: Iterable[Library]) -> Iterator[None]:
-    """Around the import of an integration. If it fails because its library has changed, it says so in words."""
+    """Surrounds the import of an integration. If it fails because its library has changed, it says so in words."""
     try:
         yield
     except (ImportError, AttributeError) as error:

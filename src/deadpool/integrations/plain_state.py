@@ -65,7 +65,9 @@ def _set(owner: object, name: str, value: Any) -> None:
 
 
 def _refill(held: dict[Any, Any], value: dict[Any, Any]) -> None:
-    """In the order of `value`: what is made by going through a dict, such as an entry of a log, has that order too."""
+    """Fills a dict in the order of `value`: what is made by going through a dict, such as an entry of a log, has that
+    order too.
+    """
     before = dict(held)
     held.clear()
     for key, each in value.items():

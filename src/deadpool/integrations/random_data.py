@@ -29,7 +29,7 @@ _REFUSED = (
 
 
 def require_repeatable(loader: Any) -> None:
-    """From here on batches of this loader's dataset are refused if making them draws random numbers."""
+    """Refuses batches of this loader's dataset, from now on, if making them draws random numbers."""
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
         raise ConfigError(

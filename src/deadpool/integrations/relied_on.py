@@ -123,7 +123,9 @@ def _of_parameters(found: list[inspect.Parameter], wanted: str, is_override: boo
 
 
 def _codes(owner: Any) -> Iterator[CodeType]:
-    """Of all functions of a class and its bases, or of all functions and classes that a module defines."""
+    """Yields the codes of all functions of a class and its bases, or of all functions and classes that a module
+    defines.
+    """
     if isinstance(owner, ModuleType):
         own = [each for each in vars(owner).values() if getattr(each, "__module__", None) == owner.__name__]
         kinds = [kind for each in own if isinstance(each, type) for kind in each.__mro__]
@@ -133,7 +135,9 @@ def _codes(owner: Any) -> Iterator[CodeType]:
 
 
 def _codes_of(values: list[Any]) -> Iterator[CodeType]:
-    """With what decorators wrap. Each function once: one that calls itself is in its own closure."""
+    """Yields the codes of values and of what decorators wrap, each function once: one that calls itself is in its own
+    closure.
+    """
     seen = set[int]()
     while values:
         value = values.pop()

@@ -91,7 +91,9 @@ class Undelivered:
                     self._put(entry)
 
     def _put(self, entry: Entry) -> None:
-        """Its step comes after all waiting ones: restoring a record has removed the entries of steps done again."""
+        """Puts an entry behind all waiting ones. Its step comes after theirs: restoring a record has removed the
+        entries of steps done again.
+        """
         assert entry.step not in self._entries
         self._entries[entry.step] = entry
         self._known = entry.step + 1

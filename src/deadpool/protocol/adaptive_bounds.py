@@ -6,7 +6,7 @@ from deadpool.protocol.coding import Scheme
 from deadpool.protocol.structs import Value
 
 CHANGES = 6
-"""So many changes may come within as many dwell times: six in an hour with a dwell time of ten minutes."""
+"""The number of changes that may come within as many dwell times: six in an hour with a dwell time of ten minutes."""
 
 
 class AdaptiveBounds(Value, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ class CaptureSchedule:
 
     @property
     def newest(self) -> Schedule:
-        """It may begin only in some steps."""
+        """The newest schedule. It may begin only in some steps."""
         return self._schedules[-1]
 
     def captures(self, number: int) -> bool:

@@ -14,7 +14,7 @@ class Refusal(Enum):
 
     ALREADY_STORED = "already stored"  # so its sender has what it wanted
     NO_ROOM = "no free slot"  # for now: the next permit frees slots
-    NOT_AS_SEALED = "not as sealed"  # the bytes are not those that the rank's own node had sealed
+    DAMAGED = "damaged"  # the bytes are not those that the rank's own node had sealed
     FENCED = "fenced"
     OTHER_GENERATION = "another generation"
     OTHER_GROUP = "another group"
@@ -36,7 +36,7 @@ class Miss(Enum):
     COPY_FAILED = "copy failed"
     HEARD_TOO_LATE = "heard too late"  # of the schedule that asks for the version
     SLOT_GIVEN_BACK = "slot given back"
-    SPOILT = "spoilt"  # the only copy of it, before it was stored anywhere else
+    DAMAGED = "damaged"  # the only copy of it, before it was stored anywhere else
     NOT_STORED = "not stored"  # by a holder, which was asked several times
 
 
@@ -49,7 +49,7 @@ class FaultKind(Enum):
     DEVICE = "device"  # nothing can run on a trainer's device any more
     INEXACT = "inexact"  # the script was found not to be exact, and the job is to end by that
     UNREAD = "unread"  # no process has ended: no source gave a rank its snapshot
-    SPOILT = "spoilt"  # no process has ended: a node's copy of its own rank is not as it was sealed
+    DAMAGED = "damaged"  # no process has ended: a node's copy of its own rank is damaged
     HANG = "hang"
     AUDIT = "audit"  # a rank has ended on purpose
     TAKEOVER = "takeover"  # a recovery was cut short by the loss of its coordinator

@@ -59,7 +59,7 @@ class Scheme(Value, frozen=True, kw_only=True):
         return self.parities or self.copies
 
     def group_count(self, positions: int) -> int:
-        """Into how many groups so many positions are dealt out: as few as the scheme allows."""
+        """Returns into how many groups so many positions are dealt out: as few as the scheme allows."""
         largest, smallest = self.data + self.parities, self.parities + 1
         return max(1, min(-(-positions // largest), positions // smallest))
 
@@ -131,11 +131,11 @@ class CodingGroup(Value, frozen=True, kw_only=True):
     # --- stripes ------------------------------------------------------------------------------------------------------
 
     def parity_members(self, stripe: int) -> tuple[int, ...]:
-        """In the order of the parities."""
+        """Returns the members that keep the parity of a stripe, in the order of the parities."""
         return tuple((stripe + parity) % self.size for parity in range(self.parities))
 
     def data_members(self, stripe: int) -> tuple[int, ...]:
-        """In the order of the coefficients."""
+        """Returns the members whose data is in a stripe, in the order of the coefficients."""
         parity = self.parity_members(stripe)
         return tuple(member for member in range(self.size) if member not in parity)
 
@@ -235,7 +235,7 @@ class ParityLayout:
 
     @property
     def geometry(self) -> Geometry:
-        """Of the slot that the parity lies in."""
+        """The geometry of the slot that the parity lies in."""
         return Geometry(record_capacity=0, unique_bytes=self.size_bytes, replica_bytes=0)
 
 

@@ -227,7 +227,7 @@ DataEffect = (
     Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer
     | WriteOut | WritePart | CompleteCheckpoint | EndWriter
 )  # fmt: skip
-"""Those on snapshots, for the data plane."""
+"""The effects on snapshots, for the data plane."""
 
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | ProbePeers | TakeLease | ReleaseLease

@@ -21,7 +21,7 @@ from deadpool.protocol.messages.health import Sign
 
 SOUND, DOUBTFUL, LIKELY, CERTAIN = range(4)
 REPEATS = 3
-"""So many episodes within the window are no accident any more."""
+"""The number of episodes within the window that are no accident any more."""
 
 CORRECTABLE, UNCORRECTABLE, XID, OOM = "correctable", "uncorrectable", "xid", "oom"
 LINK_ERRORS, LINK_RESETS, DEVICE_SILENT, GPU_LOST = "link_errors", "link_resets", "device_silent", "gpu_lost"
@@ -122,7 +122,7 @@ class HealthSample:
 
 
 def in_words(sign: Sign, window_s: float) -> str:
-    """To be read after the node's name."""
+    """Describes a sign in words that follow the node's name."""
     words = _WORDS.get(sign.kind, sign.kind)
     one, _, several = words.partition("|")
     told = (one if sign.count == 1 or not several else several).format(count=sign.count, window=_period(window_s))

@@ -241,7 +241,7 @@ class ReceiveFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSpoilt:
+class SourceDamaged:
     """The bytes that this node sent are not what the rank had sealed."""
 
     node: str
@@ -308,7 +308,7 @@ class LeaseTaken(FeatureInput):
 class LeasedElsewhere(FeatureInput):
     """This node's machine serves another job. Found when the lease was asked for, or at a look from time to time."""
 
-    holder: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +322,7 @@ class ParkedWorkEnded(FeatureInput):
 
 DataInput = (
     Allocated | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered
-    | Received | ReceiveFailed | SourceSpoilt | WrittenOut | Staged | PartWritten | CheckpointFinished
+    | Received | ReceiveFailed | SourceDamaged | WrittenOut | Staged | PartWritten | CheckpointFinished
 )  # fmt: skip
 """What the data plane has done, and what other nodes ask of it."""
 

@@ -158,7 +158,7 @@ class Parity(Value, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Of the others."""
+        """Returns the ranks of the other members."""
         return tuple(self.group.ranks[other] for other in self.group.others(self.member))
 
     @property

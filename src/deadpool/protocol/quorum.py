@@ -64,13 +64,15 @@ class Footing(Value, frozen=True, kw_only=True):
         return next((seated.position for seated in self.newer if seated.generation == generation), None)
 
     def was_left_out(self, generation: Generation, changes: Changes) -> bool:
-        """That plan has a seat for this node, and the node has not heard it."""
+        """Tells whether that plan has a seat for this node that the node has not heard of."""
         keeps = self.electorate == changes.since and self.vote is not None and self.vote not in changes.positions
         return keeps and self.seat_in(generation) is None
 
     @property
     def is_new(self) -> bool:
-        """It was never part of a generation, so nothing depends on which coordinator it follows."""
+        """Tells whether the node was never part of a generation, so that nothing depends on which coordinator it
+        follows.
+        """
         return self.generation == NO_GENERATION
 
 

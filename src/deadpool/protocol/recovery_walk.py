@@ -2,7 +2,7 @@
 
     RESTING  -- Arriving --> LoadEarly (once; the walk stays where it is)
     RESTING  -- Restore  --> Load -- loaded ----> Prepared to the agent
-                                  \\- spoilt ----> Spoilt to the agent; this walk leads nowhere
+                                  \\- damaged ---> CopyLost to the agent; this walk leads nowhere
     PREPARED -- Connect  --> Rebuild -- connected --> Connected to the agent
     CONNECTED -- Go      --> Resume
 
@@ -24,13 +24,13 @@ from deadpool.protocol.messages import (
     Arriving,
     Connect,
     Connected,
+    CopyLost,
     Go,
     Halted,
     Prepared,
     Rehearse,
     Restore,
     Seat,
-    Spoilt,
     ToTrainerMessage,
 )
 from deadpool.protocol.topology import Address
@@ -42,7 +42,7 @@ T = TypeVar("T")
 class WalkStage(Enum):
     RESTING = "await_restore"
     LOADING = "loading"
-    SPOILT = "spoilt"  # the copy was not as sealed: only another plan helps
+    DAMAGED = "damaged"  # the copy was: only another plan helps
     PREPARED = "prepared"
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -58,7 +58,7 @@ class LoadEarly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Stand at the version of `restore`, then call `loaded` or `spoilt`."""
+    """Stand at the version of `restore`, then call `loaded` or `damaged`."""
 
     restore: Restore
 
@@ -158,12 +158,12 @@ class RecoveryWalk:
             return None
         return Prepared(generation=self.generation, rank=self._core.rank, store=store, agreement=agreement)
 
-    def spoilt(self, node: str = "") -> Spoilt:
+    def damaged(self, node: str = "") -> CopyLost:
         """What was loaded is not what was sealed. There will be another plan, with another source."""
         restore = self._restore
         assert self.stage is WalkStage.LOADING and restore is not None, self.stage
-        self.stage = WalkStage.SPOILT
-        return Spoilt(generation=self.generation, node=node, rank=self._core.rank, version=restore.version)
+        self.stage = WalkStage.DAMAGED
+        return CopyLost(generation=self.generation, node=node, rank=self._core.rank, version=restore.version)
 
     def _begin_rebuild(self) -> WalkAction | None:
         connect = self.order(Connect, self.generation)

@@ -23,7 +23,7 @@ HEADER_BYTES = PAGE_BYTES
 PIECE_BYTES = 4 << 20
 """The unit in which regions are checksummed and coded, and a divisor of what one frame carries."""
 
-NOT_AS_SEALED = "not as sealed"
+DAMAGED = "damaged"
 """The reason given for bytes that do not have the digest of their seal."""
 
 Region = Literal["record", "unique", "replica"]

@@ -29,28 +29,30 @@ class Layout(Value, frozen=True, kw_only=True):
         return range(position * self.per_node, (position + 1) * self.per_node)
 
 
-RESTS = 61  # a prime: what a script does every so many steps must not fall on the same ones
+LEFT_OUT_OF = 61  # a prime: what a script does every so many steps must not fall on the same ones
 LEFT_OUT = {1: 3, 2: 1}
-"""By the interval: so many versions in a row are left out, so that two steps run beside no copy and beside nothing that
-is still being sent."""
+"""The number of versions in a row that are left out, by the interval, so that two steps run beside no copy and beside
+nothing that is still being sent."""
 
 
 class Schedule(Value, frozen=True, kw_only=True):
     """All ranks capture the same versions: those from `start` on whose number is a multiple of `every`.
 
-    With `rests`, of so many of them a few are left out where the interval is so narrow that every step would run beside
-    a copy: what copies cost can be measured only against steps without them."""
+    If `left_out_of` is set, a few of so many are left out where the interval is so narrow that every step would run
+    beside a copy: what copies cost can be measured only against steps without them."""
 
     every: int = 1
     start: int = 0
-    rests: int = 0
+    left_out_of: int = 0
 
     def captures(self, number: int) -> bool:
-        return number >= self.start and number % self.every == 0 and not (self.rests and self._is_left_out(number))
+        return (
+            number >= self.start and number % self.every == 0 and not (self.left_out_of and self._is_left_out(number))
+        )
 
     def _is_left_out(self, number: int) -> bool:
         left_out = LEFT_OUT.get(self.every, 0)
-        return left_out > 0 and number // self.every % self.rests >= self.rests - left_out
+        return left_out > 0 and number // self.every % self.left_out_of >= self.left_out_of - left_out
 
 
 LAST_PORT = 65535

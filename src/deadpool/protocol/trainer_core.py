@@ -84,7 +84,7 @@ class TrainerCore:
         self._reach(Version(self.generation, 0))
 
     def halt(self, generation: Generation) -> None:
-        """Before any abort call: a step that completes after this may be garbage."""
+        """Sets the abort before any abort call: a step that completes after this may be garbage."""
         self.aborted = max(self.aborted, generation)
 
     def grant(self, generation: Generation, slot: SlotRef, carried: int | None = None) -> None:
@@ -96,7 +96,7 @@ class TrainerCore:
             self._carried[carried].append(slot)
 
     def carry(self, ranks: Iterable[int]) -> None:
-        """Under the plan that is being carried out. Called after restored()."""
+        """Takes the ranks that it carries under the plan that is being carried out. It is called after restored()."""
         self._carried = {rank: deque() for rank in ranks}
 
     def attach(self, segment: int, geometry: Geometry) -> None:

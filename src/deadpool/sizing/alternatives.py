@@ -57,7 +57,7 @@ def _standby(inputs: Inputs, ours: Outlook, down_s: float) -> Alternative:
 
 
 def _rates(ours: Outlook) -> tuple[float, float]:
-    """Of faults and of planned interruptions, for the whole job."""
+    """Returns the rates of faults and of planned interruptions, for the whole job."""
     named = [kind for kind in ours.kinds if not kind.loses_all]
     planned = sum(kind.per_s for kind in named if kind.name == PLANNED)
     return sum(kind.per_s for kind in named) - planned, planned

@@ -16,13 +16,15 @@ from deadpool.sizing.inputs import Inputs
 
 DRAWS = 200
 MOST_EVENTS = 2_000_000
-"""In all draws: fewer draws where there are many failures."""
+"""The most events in all draws: there are fewer draws where there are many failures."""
 
 
 def band(
     inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, *, evidence: float | None, seed: int = 0
 ) -> tuple[float, float]:
-    """Between which goodputs nine of ten runs end. `evidence`: how many failures the rate was estimated from."""
+    """Returns the goodputs between which nine of ten runs end. `evidence` is the number of failures from which the rate
+    was estimated.
+    """
     found = sorted(draws(inputs, mix, expected, evidence=evidence, seed=seed))
     edge = max(0, round(0.05 * len(found)) - 1)
     return found[edge], found[-1 - edge]
@@ -39,7 +41,9 @@ def draws(
 
 
 def _factor(random: Random, evidence: float | None) -> float:
-    """By which the rate may be another one than estimated: Gamma, with the shape of the number of failures seen."""
+    """Draws the factor by which the rate may be another one than estimated: Gamma, with the shape of the number of
+    failures seen.
+    """
     return 1.0 if evidence is None else random.gammavariate(evidence + 0.5, 1.0 / (evidence + 0.5))
 
 

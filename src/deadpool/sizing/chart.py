@@ -15,7 +15,7 @@ WIDTH, PANEL, GAP, TOP, HEIGHT = 960.0, 380.0, 84.0, 100.0, 240.0
 _LEFT = 76.0
 POINTS = 40
 LEAST_LOSS = 1e-6
-"""Of the time, that can be told apart from none."""
+"""The least share of the time that can be told apart from none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ def _goodput(advice: Advice, **changed: int) -> float:
 
 
 def draw(advice: Advice) -> str:
-    """As an SVG. The scale is logarithmic in what is missing from 100 %: 90, 99 and 99.9 % are equally far apart, since
-    what one decides about lies between 95 and 100 %."""
+    """Draws the advice as an SVG. The scale is logarithmic in what is missing from 100 %: 90, 99 and 99.9 % are equally
+    far apart, since what one decides about lies between 95 and 100 %."""
     canvas, best = Canvas(WIDTH), advice.best
     title = (
         f"{advice.inputs.nodes:,} nodes, {best.choice.spares} spares: {100 * best.goodput:.2f} % of the time is new "

@@ -45,7 +45,7 @@ AFTER = {
 }
 """All others: repair."""
 RACK_SHARES = {"network switch or cable": 0.1}
-"""Of these causes: the switch, and with it all nodes of a rack."""
+"""The share of these causes that is the switch, and with it all nodes of a rack."""
 _UNEXPECTED = sum(LLAMA3.values())
 
 
@@ -64,7 +64,7 @@ class Interruption:
 
 
 def shares() -> dict[str, float]:
-    """Of the unexpected interruptions, by kind."""
+    """Returns the shares of the unexpected interruptions, by kind."""
     found = dict.fromkeys((PROCESS, RESET, REPAIR, RACK), 0.0)
     for name, count in LLAMA3.items():
         rack = RACK_SHARES.get(name, 0.0) * count

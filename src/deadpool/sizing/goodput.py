@@ -146,7 +146,7 @@ def _fatal_per_s(
 
 
 def survives_a_rack(inputs: Inputs, choice: Choice) -> bool:
-    """That no copies are lost; training also needs as many spares as the rack has nodes, or waits."""
+    """Tells whether all copies survive a rack; training also needs as many spares as the rack has nodes, or waits."""
     if inputs.nodes_per_rack <= 1:
         return True
     return choice.racks_known and inputs.racks >= choice.scheme.racks_needed

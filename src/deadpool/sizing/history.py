@@ -58,7 +58,9 @@ class History:
         return hours / _gamma_quantile(shape, Z90), hours / _gamma_quantile(shape, -Z90)
 
     def shares(self) -> dict[str, float]:
-        """Of the unexpected failures, by kind: counted, with the published mix as a prior worth ten failures."""
+        """Returns the shares of the unexpected failures, by kind: counted, with the published mix as a prior worth ten
+        failures.
+        """
         prior, weight = shares(), 10.0
         known = {kind: float(self.failures[kind]) for kind in prior}
         away = prior[RESET] + prior[REPAIR]
@@ -69,7 +71,9 @@ class History:
 
 
 def _gamma_quantile(shape: float, z: float) -> float:
-    """Of a Gamma distribution with this shape and rate 1, where a normal one has z (Wilson and Hilferty)."""
+    """Returns the quantile of a Gamma distribution with this shape and rate 1, where a normal one has z (Wilson and
+    Hilferty).
+    """
     return float(shape * max(1e-9, 1 - 1 / (9 * shape) + z / (3 * math.sqrt(shape))) ** 3)
 
 
@@ -147,7 +151,7 @@ def _kind(path: Path, number: int, row: dict[str, Any]) -> str:
 
 
 def from_events(jobs: Iterable[tuple[str, list[dict[str, Any]]]]) -> History:
-    """Of one or several jobs: their faults, nodes, hours and step time."""
+    """Reads the history of one or several jobs: their faults, nodes, hours and step time."""
     found = History(0.0)
     names, steps, step_seconds = [], 0, 0.0
     for name, records in jobs:

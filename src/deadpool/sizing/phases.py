@@ -13,7 +13,7 @@ from deadpool.views.metrics.recovery_fold import kind_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """In seconds. What depends on the size of the state, or on the script, is not in here."""
+    """The phases of a recovery in seconds. What depends on the size of the state, or on the script, is not in here."""
 
     detect_process_s: float = 0.21  # the kernel frees the memory of a killed process first
     detect_node_s: float = 5.0  # a node without power says nothing: the node timeout
@@ -28,8 +28,8 @@ class Phases:
 
 
 def measured(jobs: Iterable[tuple[str, list[Record]]]) -> Phases:
-    """From the events of jobs that recovered. Means, because goodput follows from sums; what was not seen keeps its
-    default."""
+    """Measures the phases from the events of jobs that recovered. It takes means, because goodput follows from sums;
+    what was not seen keeps its default."""
     jobs = list(jobs)
     name = ", ".join(each for each, _ in jobs)
     found = [each for _, records in jobs for each in recoveries(records) if each.phases_s]
@@ -47,7 +47,7 @@ def measured(jobs: Iterable[tuple[str, list[Record]]]) -> Phases:
 
 
 def means_of(found: Sequence[Mapping[str, float]], source: str) -> Phases:
-    """Of the phases of some recoveries, without how long their faults went unnoticed."""
+    """Returns the means of the phases of some recoveries, without how long their faults went unnoticed."""
     mean = {part: max(0.0, fmean(each[part] for each in found)) for part in ("unwind", "plan", "prepare", "connect")}
     return Phases(
         unwind_s=mean["unwind"],
@@ -59,6 +59,6 @@ def means_of(found: Sequence[Mapping[str, float]], source: str) -> Phases:
 
 
 def _noticed_after(found: list[Recovery], kind: str) -> float | None:
-    """Of faults that were injected: of others it is not known when they happened."""
+    """Returns when faults that were injected were noticed: of others it is not known when they happened."""
     seen = [each.phases_s["detect"] for each in found if kind_of(each.fault) == kind and each.phases_s["detect"] > 0]
     return fmean(seen) if seen else None

@@ -10,9 +10,11 @@ from deadpool.protocol import coding
 from deadpool.sizing.inputs import GB, Inputs
 
 CAPTURE_COST_S_PER_GB = 0.000275
-"""Of a step, per GB captured beside it: 5.5 ms for 20 GB were measured on an H200 (docs/benchmarks.md)."""
+"""The part of a step that a GB captured beside it costs: 5.5 ms for 20 GB were measured on an H200
+(docs/benchmarks.md).
+"""
 STEP_SHARE = 0.7
-"""Of a step, in which a copy from the device has to fit: forward and backward."""
+"""The share of a step in which a copy from the device has to fit: forward and backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,12 @@ class Scheme:
 
     @property
     def survives(self) -> int:
-        """So many nodes at once, whichever they are."""
+        """The number of nodes that may be lost at once, whichever they are."""
         return self.copies
 
     @property
     def memory_share(self) -> float:
-        """Of one whole copy, on other nodes."""
+        """The memory on other nodes, as a share of one whole copy."""
         return self.copies / self.coded if self.coded else float(self.copies)
 
     @property
@@ -42,7 +44,7 @@ class Scheme:
 
     @property
     def racks_needed(self) -> int:
-        """So that the loss of one rack is survived."""
+        """The number of racks with which the loss of one is survived."""
         return math.ceil(self.group / self.copies)
 
 
@@ -62,7 +64,7 @@ def parse_scheme(text: str) -> Scheme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of one scheme, for one cluster and job."""
+    """The costs of one scheme, for one cluster and job."""
 
     own_bytes: float  # host memory per node for its own ranks
     held_bytes: float  # and for what it holds of others
@@ -74,7 +76,7 @@ class Costs:
 
     @property
     def lag_s(self) -> float:
-        """From the end of a step until its version is complete everywhere."""
+        """The time from the end of a step until its version is complete everywhere."""
         return self.capture_s + self.push_s
 
 
@@ -100,7 +102,9 @@ def fits(scheme: Scheme, inputs: Inputs) -> bool:
 
 
 def least_interval(scheme: Scheme, inputs: Inputs) -> int:
-    """In steps: the copy fits beside forward and backward, and a slot is free again when it is needed."""
+    """Returns the least interval in steps: the copy fits beside forward and backward, and a slot is free again when it
+    is needed.
+    """
     costs = costs_of(scheme, inputs)
     by_copy = costs.capture_s / (STEP_SHARE * inputs.step_s)
     by_slots = costs.lag_s / ((inputs.slots - 1) * inputs.step_s)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from deadpool.sizing.failure_mix import PROCESS, RACK, Interruption
 
 MOMENTS = 24
-"""Of the run, at which the state of the pool is looked at."""
+"""The moments of the run at which the state of the pool is looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ def _settings(inputs: Inputs, best: Outlook) -> Iterator[tuple[str, str, str]]:
 
 
 def _count(advice: Advice) -> float:
-    """Of interruptions of nodes that train, in the whole run."""
+    """Returns the number of interruptions of nodes that train, in the whole run."""
     return sum(kind.per_s for kind in advice.best.kinds if not kind.loses_all) * advice.inputs.seconds
 
 
@@ -92,7 +92,7 @@ def _spares(advice: Advice) -> Iterator[str]:
 
 
 def _losses(advice: Advice) -> float:
-    """Of nodes, unplanned, in the whole run."""
+    """Returns the number of unplanned losses of nodes, in the whole run."""
     names = {each.name for each in advice.mix if each.takes_node}
     return sum(kind.per_s for kind in advice.best.kinds if kind.name in names) * advice.inputs.seconds
 
@@ -102,7 +102,7 @@ def _hours(seconds: float) -> str:
 
 
 def hourly_price(inputs: Inputs, spares: int, goodput: float) -> float:
-    """Of all nodes that are paid for, per hour of new steps."""
+    """Returns the price of all nodes that are paid for, per hour of new steps."""
     return inputs.price * (inputs.nodes + spares) / goodput if goodput > 0 else float("inf")
 
 

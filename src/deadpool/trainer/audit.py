@@ -123,8 +123,8 @@ class AuditedRank:
             self._hooks = [each.register_step_post_hook(self._end_here) for each in self._job.state.optimizers]
 
     def leave_step(self, *, completed: bool) -> None:
-        """Without an optimizer the rank ends with its step. An order that came in the middle is for the next one: it
-        may have come behind the optimizer."""
+        """Ends a rank without an optimizer with its step. An order that came in the middle is for the next one: it may
+        have come behind the optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

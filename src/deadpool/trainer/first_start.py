@@ -35,7 +35,7 @@ def is_first() -> bool:
 
 
 def ask() -> bool:
-    """As a script asks."""
+    """Tells whether this is the first start, and notes that the script has asked."""
     global _was_asked
     _was_asked = True
     return is_first()

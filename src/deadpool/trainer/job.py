@@ -389,7 +389,7 @@ class Job:
 
     @property
     def records(self) -> tuple[bytes, ...]:
-        """Those of all ranks whose work this process does, its own first."""
+        """The records of all ranks whose work this process does, its own first."""
         return (self.record, *self.carried_records.values())
 
     def _target(self, capture: Capture) -> CaptureTarget:
@@ -401,7 +401,7 @@ class Job:
         return CaptureTarget(capture, slot, geometry, self.record, carried)
 
     def _skip_capture(self) -> None:
-        """Without a boundary record no plan may keep this rank's live state."""
+        """Misses a capture. Without a boundary record no plan may keep this rank's live state."""
         core = self.session.core
         with self.session.changed:
             core.restoring()

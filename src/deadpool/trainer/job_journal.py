@@ -21,7 +21,7 @@ from deadpool.trainer.final_actions import Action, FinalActions
 from deadpool.trainer.process.session import Session
 
 JOURNAL = "journal"
-"""Its name in the boundary record."""
+"""The name of this part in the boundary record."""
 END_S = 30.0
 """Limit for the delivery of the last entries when the job ends."""
 FAILURE_S = 2.0
@@ -61,7 +61,7 @@ class JobJournal:
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def last_values(self) -> Iterator[tuple[str, str, bool]]:
-        """Those of the step whose block ended last, with whether they may be times."""
+        """Yields the values of the step whose block ended last, with whether they may be times."""
         return self._ended.values() if self._ended is not None else iter(())
 
     def begin(self) -> None:

@@ -119,7 +119,7 @@ class UnprotectedLibraryJob:
         self._journal.log_to(sinks)
 
     def on_final(self, step: SupportsIndex, action: Callable[[], None]) -> None:
-        """Without recovery a step is final as soon as it is computed."""
+        """Calls the action at once: without recovery a step is final as soon as it is computed."""
         action()
 
     def durable(self, step: int, path: str | os.PathLike[str]) -> None:

@@ -48,7 +48,7 @@ class Pool:
         shares: Makers | None = None,
         **objects: object,
     ) -> Job:
-        """As `deadpool.protect` does, for this pool."""
+        """Protects objects as `deadpool.protect` does, for this pool."""
         if current.job is not None:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         made = make_own(shares or {}, objects, self.rank)

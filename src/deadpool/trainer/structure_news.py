@@ -43,7 +43,7 @@ class StructureNews:
     def __init__(self, session: Session, state: ProtectedState) -> None:
         self._session, self._state = session, state
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that need not be looked at again
-        self._strangers: list[str] = []
+        self._unprotected: list[str] = []
         self._shards = watch_shards(() if torch_check.is_plain() else state.modules)
         self._hooks: dict[str, int] = {}  # how many each module has
         self._is_irreplaceable = False
@@ -89,10 +89,10 @@ class StructureNews:
             self._report(number, f"Not the parameters, or not the memory, of fully_shard: {names}.", _SHARDS, "shards")
         self._tell_hooks(number)
         self._tell_groups(number)
-        for stranger in self._strangers:
-            found = f"{stranger} steps protected parameters and was not passed to protect()."
-            self._report(number, found, _OPTIMIZER, kind=stranger)
-        self._strangers.clear()
+        for optimizer in self._unprotected:
+            found = f"{optimizer} steps protected parameters and was not passed to protect()."
+            self._report(number, found, _OPTIMIZER, kind=optimizer)
+        self._unprotected.clear()
 
     def _tell_hooks(self, number: int) -> None:
         """A newcomer runs the first step in its rehearsal, so it has the hooks of that one."""
@@ -110,7 +110,7 @@ class StructureNews:
                 yield f"{index}.{path}" if len(self._state.modules) > 1 else path or type(module).__name__, each
 
     def _tell_groups(self, number: int) -> None:
-        """Those of the first step are made by a newcomer's rehearsal too."""
+        """Tells of groups that were made late. Those of the first step are made by a newcomer's rehearsal too."""
         late = self._late_groups()
         self._groups = frozenset(self._session.groups.names) | (self._groups or frozenset())
         if late:
@@ -129,7 +129,7 @@ class StructureNews:
             return
         self._known.add(optimizer)
         if self._state.owns_params_of(optimizer) and not is_held(optimizer, self._state.holders):
-            self._strangers.append(f"{type(optimizer).__name__} over {_count(optimizer)} parameters")
+            self._unprotected.append(f"{type(optimizer).__name__} over {_count(optimizer)} parameters")
 
 
 def is_held(optimizer: object, holders: Iterable[object]) -> bool:
@@ -154,7 +154,7 @@ def _inside(value: object) -> list[object]:
 
 
 def _count_hooks(module: nn.Module) -> int:
-    """Only those of the script: libraries come and go with theirs."""
+    """Counts the hooks of the script: libraries come and go with theirs."""
     return sum(1 for name in _OF_HOOKS for hook in getattr(module, name).values() if is_of_script(_file_of(hook)))
 
 

@@ -32,7 +32,9 @@ async def shake_hands(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def payloads(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Until the peer is gone. WireError: a frame that is too large, or takes too long; OSError: it broke."""
+    """Yields payloads until the peer is gone. It raises WireError for a frame that is too large, or takes too long, and
+    OSError if the connection broke.
+    """
     framer, patience = Framer(), PeerDeadline(FRAME_S)
     while True:
         data = await (_read_on(reader, patience) if framer.in_progress else reader.read(_CHUNK_BYTES))

@@ -58,7 +58,9 @@ def _check_plain(value: Any) -> None:
 
 
 def _to_plain(value: Any) -> Any:
-    """For types that msgspec does not know: a subclass of a plain type, such as numpy.float64, travels as that type."""
+    """Converts types that msgspec does not know: a subclass of a plain type, such as numpy.float64, travels as that
+    type.
+    """
     plain: Any
     for plain in (int, float, str, bytes, dict, list, tuple):
         if isinstance(value, plain):

@@ -64,7 +64,7 @@ class ControlLink:
 
     @property
     def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """For bytes that are no messages. From then on the link is the caller's."""
+        """Hands out the streams for bytes that are no messages. The link is the caller's then."""
         return self._reader, self._writer
 
 
@@ -83,7 +83,7 @@ async def connect(
             except WireError as error:
                 if left == 0:
                     await _refuse_old(address, credentials)
-                    raise WireError(f"{address} is not of this job, or takes us for a stranger: {error}") from error
+                    raise WireError(f"{address} is not of this job, or does not accept us: {error}") from error
                 await asyncio.sleep(_BETWEEN_TRIES_S)
     raise AssertionError("unreachable")
 
@@ -103,7 +103,7 @@ async def _connect_once(address: Address, credentials: Credentials, purpose: Pur
 
 async def _refuse_old(address: Address, credentials: Credentials) -> None:
     """Raises VersionMismatch if the process there is a DeadPool that does not tell its version. Such a one hangs up on
-    our hello as it would on a stranger's, so it is asked with its own."""
+    our hello as it would on that of an unauthenticated peer, so it is asked with its own."""
     heard = b""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, WireError):
         async with asyncio.timeout(_OLD_S):

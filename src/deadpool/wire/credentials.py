@@ -19,17 +19,17 @@ class Credentials:
 
     @property
     def carrier(self) -> bytes:
-        """Of the connections that this process serves."""
+        """The carrier of the connections that this process serves."""
         return self.tls.carrier if self.tls is not None else PLAIN
 
 
 def read_credentials(
     *, serving: bool = False, tls: str | None = None, default_secret: Path | None = None
 ) -> Credentials:
-    """Of this process's job; its environment is enough in any process that an agent or the launcher has started.
+    """Reads those of this process's job; its environment is enough in a process that an agent or the launcher started.
 
-    `serving`: for a process that also takes connections, as an agent and every coordinator does, the first as well as a
-    successor on another node: ephemeral certificates are each process's own, so nothing is handed over in a takeover.
+    `serving` is for a process that also takes connections, as an agent and every coordinator does, the first as well as
+    a successor on another node: ephemeral certificates are each process's own, so nothing is handed over in a takeover.
     `tls` is used instead of the environment's, `default_secret` where the environment names none.
     """
     mode = tls if tls is not None else os.environ.get(TLS_VARIABLE, OFF)

@@ -9,7 +9,7 @@ A proof is an HMAC of the secret over the role of its maker (client or server), 
 it (the server's certificate, where there is TLS), both nonces and the version. So a recorded proof is useless (the
 peer's nonce is fresh), a reflected one is (the role differs), one made for another port is (the purpose differs), and
 so is one that a man in the middle of a TLS connection passes on (the certificate differs). The server sends only when
-it has received a hello, and proves only when the client has proved: a stranger learns nothing but a random number.
+it has received a hello, and proves only when the client has: whoever cannot prove it learns but a random number.
 
 Peers of different versions refuse each other, and both say which versions these are: messages differ between versions
 in ways that no reader would notice. A version that knows nothing of this says hello with an older number.
@@ -39,7 +39,7 @@ PLAIN = bytes(32)
 _FAMILY = b"DEADPL"
 _MAGIC = _FAMILY + b"4"
 OLD_MAGIC = _FAMILY + b"3"
-"""Of versions that do not tell their version."""
+"""The magic of versions that do not tell their version."""
 _CONTEXT = b"deadpool handshake 3"
 _PURPOSES: dict[Purpose, bytes] = {"control": b"C", "data": b"D", "rendezvous": b"R", "doctor": b"E"}
 HELLO_BYTES = len(_MAGIC) + 1 + NONCE_BYTES

@@ -16,7 +16,7 @@ _COLLECTIVES = "NCCL_SOCKET_IFNAME"
 
 
 def address_of(interface: str) -> str:
-    """Its first IPv4 address."""
+    """Returns the first IPv4 address of an interface."""
     known = _addresses()
     if interface not in known:
         listed = ", ".join(f"{name} ({address})" for name, address in sorted(known.items()))
@@ -40,7 +40,7 @@ def address_towards(peer: Address) -> str:
 
 
 def collective_variables(interface: str) -> dict[str, str]:
-    """So that NCCL's own sockets keep to it as well. Gloo's listen where the agent does."""
+    """Returns the variables that keep NCCL's sockets to the interface as well. Gloo's listen where the agent does."""
     return {_COLLECTIVES: f"={interface}"} if interface else {}
 
 

@@ -90,7 +90,7 @@ class AuthenticatedListener:
             visit.cancel()
         await asyncio.gather(*self._visits, return_exceptions=True)
 
-    # --- strangers ---------------------------------------------------------------------------------------------------
+    # --- unauthenticated peers ----------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ class AuthenticatedListener:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def _note(self, refused: RefusedPeer) -> None:
-        """Refusals are counted and reported seldom: a stranger that connects all day must not fill the disk."""
+        """Counts refusals, and reports them seldom: a peer that connects all day must not fill the disk."""
         self._untold[refused.why] += 1
         self._newest[refused.why] = refused
         if time.monotonic() >= self._told_at + _TELL_EVERY_S:

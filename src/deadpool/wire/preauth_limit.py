@@ -1,7 +1,7 @@
 """Connections that have not proved the secret yet: how many there may be, and which has to go. Values and time only.
 
-Members that connect all at once wait in the kernel's queue and are let in as fast as handshakes end. A stranger that
-occupies a place and does nothing loses it to the next connection. There is no lock: each listener has one thread or
+Members that connect all at once wait in the kernel's queue and are let in as fast as handshakes end. Whoever occupies
+a place and does nothing loses it to the next connection. There is no lock: each listener has one thread or
 loop that asks.
 """
 
@@ -27,7 +27,7 @@ class PreauthLimit(Generic[_Peer]):
         self._since[peer] = now
 
     def known(self, peer: _Peer) -> None:
-        """It has proved the secret, or it is gone."""
+        """Counts a peer no more: it has proved the secret, or it is gone."""
         self._since.pop(peer, None)
 
     def wait_s(self, now: float) -> float:

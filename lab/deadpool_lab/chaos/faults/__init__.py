@@ -15,7 +15,7 @@ FAULTS: dict[str, type[Fault]] = {
     for fault in family.FAULTS
 }
 ILLNESSES = frozenset(fault.kind for fault in illness.FAULTS)
-"""Only where agents read files that are written by the run."""
+"""The kinds of illness, which need agents that read files written by the run."""
 OF_ADAPTIVE_RUNS = ILLNESSES | {"kill_node", "kill_trainer", "crash_trainer", "stop_agent", "stop_trainer", "stop_node"}
 """Permanent faults (a machine is gone for the rest), transient ones (a process, or a stop for a while), illnesses."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 
-from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext
 
 
 class _OnCoordinator(Fault):
     pid: int
     term: int
 
-    def aim(self, scene: Scene) -> bool:
-        self.pid, self.term = scene.processes.coordinator, scene.view.term
+    def aim(self, context: FaultContext) -> bool:
+        self.pid, self.term = context.processes.coordinator, context.view.term
         self.target = f"coordinator of term {self.term}"
         return True
 
@@ -22,11 +22,11 @@ class KillCoordinator(_OnCoordinator):
     ends_with = "took_over"
     weight = 2
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.signal(self.pid, signal.SIGKILL)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.signal(self.pid, signal.SIGKILL)
 
-    def is_over(self, scene: Scene) -> bool:
-        return scene.view.term > self.term
+    def is_over(self, context: FaultContext) -> bool:
+        return context.view.term > self.term
 
 
 class StopCoordinator(_OnCoordinator):
@@ -34,16 +34,16 @@ class StopCoordinator(_OnCoordinator):
 
     kind = "stop_coordinator"
 
-    def aim(self, scene: Scene) -> bool:
-        timing = scene.timing
+    def aim(self, context: FaultContext) -> bool:
+        timing = context.timing
         self.lasts_s = timing.noticed_s if self.intent.long or timing.one_by_one else timing.unnoticed_s
-        return super().aim(scene)
+        return super().aim(context)
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.stop(self.pid)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.stop(self.pid)
 
-    def end(self, scene: Scene) -> None:
-        scene.processes.resume(self.pid)
+    def end(self, context: FaultContext) -> None:
+        context.processes.resume(self.pid)
 
 
 FAULTS: tuple[type[Fault], ...] = (KillCoordinator, StopCoordinator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from deadpool_lab.chaos.faults.fault import Fault, OnNode, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext, OnNode
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.network import HUB, Network, Way
 
@@ -14,9 +14,9 @@ class _Cut(OnNode):
     def is_possible(cls, network: Network, disk: Disk) -> bool:
         return network.can_cut
 
-    def aim(self, scene: Scene) -> bool:
-        self.last(scene.timing, scene.timing.noticed_s)
-        return super().aim(scene)
+    def aim(self, context: FaultContext) -> bool:
+        self.last(context.timing, context.timing.noticed_s)
+        return super().aim(context)
 
 
 class CutOff(_Cut):
@@ -25,28 +25,28 @@ class CutOff(_Cut):
     kind = "cut_off"
     weight = 2
 
-    def inject(self, scene: Scene) -> None:
-        scene.network.isolate(self.target)
+    def inject(self, context: FaultContext) -> None:
+        context.network.isolate(self.target)
 
-    def end(self, scene: Scene) -> None:
-        scene.network.rejoin(self.target)
+    def end(self, context: FaultContext) -> None:
+        context.network.rejoin(self.target)
 
 
 class _CutWays(_Cut):
     ways: tuple[Way, ...] = ()
 
-    def inject(self, scene: Scene) -> None:
-        self.ways = self.chosen_ways(scene)
-        scene.network.cut(self.ways)
+    def inject(self, context: FaultContext) -> None:
+        self.ways = self.chosen_ways(context)
+        context.network.cut(self.ways)
 
-    def end(self, scene: Scene) -> None:
-        scene.network.mend(self.ways)
+    def end(self, context: FaultContext) -> None:
+        context.network.mend(self.ways)
 
     @abstractmethod
-    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]: ...
+    def chosen_ways(self, context: FaultContext) -> tuple[Way, ...]: ...
 
-    def others(self, scene: Scene) -> list[str]:
-        return [node for node in scene.processes.alive() if node != self.target]
+    def others(self, context: FaultContext) -> list[str]:
+        return [node for node in context.processes.alive() if node != self.target]
 
 
 class CutSending(_CutWays):
@@ -54,8 +54,8 @@ class CutSending(_CutWays):
 
     kind = "cut_sending"
 
-    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
-        return tuple((self.target, other) for other in (HUB, *self.others(scene)))
+    def chosen_ways(self, context: FaultContext) -> tuple[Way, ...]:
+        return tuple((self.target, other) for other in (HUB, *self.others(context)))
 
 
 class CutHearing(_CutWays):
@@ -63,8 +63,8 @@ class CutHearing(_CutWays):
 
     kind = "cut_hearing"
 
-    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
-        return tuple((other, self.target) for other in (HUB, *self.others(scene)))
+    def chosen_ways(self, context: FaultContext) -> tuple[Way, ...]:
+        return tuple((other, self.target) for other in (HUB, *self.others(context)))
 
 
 class CutFromPeer(_CutWays):
@@ -73,10 +73,10 @@ class CutFromPeer(_CutWays):
     kind = "cut_from_peer"
     peer: str
 
-    def aim(self, scene: Scene) -> bool:
-        if not super().aim(scene):
+    def aim(self, context: FaultContext) -> bool:
+        if not super().aim(context):
             return False
-        peers = [node for node in scene.view.seats if node != self.target and scene.processes.is_alive(node)]
+        peers = [node for node in context.view.seats if node != self.target and context.processes.is_alive(node)]
         if not peers:
             return False
         self.peer = self.pick_other(peers)
@@ -87,18 +87,18 @@ class CutFromPeer(_CutWays):
     def described(self) -> str:
         return f"{self.target} and {self.peer}"
 
-    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+    def chosen_ways(self, context: FaultContext) -> tuple[Way, ...]:
         ways = ((self.target, self.peer), (self.peer, self.target))
         is_one_sided = int(self.intent.pick * 1000) % 2
         return ways[:1] if is_one_sided else ways
 
 
 class CutFromCoordinator(_CutWays):
-    """It reaches its peers, and no coordinator."""
+    """A node that reaches its peers, and no coordinator."""
 
     kind = "cut_from_coordinator"
 
-    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
+    def chosen_ways(self, context: FaultContext) -> tuple[Way, ...]:
         return ((self.target, HUB), (HUB, self.target))
 
 
@@ -112,13 +112,13 @@ class CutCoordinator(_CutWays):
     kind = "cut_coordinator"
     ends_with = "took_over"
 
-    def aim(self, scene: Scene) -> bool:
-        self.lasts_s = scene.timing.noticed_s * (2 if self.intent.long else 1)
+    def aim(self, context: FaultContext) -> bool:
+        self.lasts_s = context.timing.noticed_s * (2 if self.intent.long else 1)
         self.target = "all nodes"
         return True
 
-    def chosen_ways(self, scene: Scene) -> tuple[Way, ...]:
-        return tuple(way for node in self.others(scene) for way in ((HUB, node), (node, HUB)))
+    def chosen_ways(self, context: FaultContext) -> tuple[Way, ...]:
+        return tuple(way for node in self.others(context) for way in ((HUB, node), (node, HUB)))
 
 
 FAULTS: tuple[type[Fault], ...] = (CutOff, CutSending, CutHearing, CutFromPeer, CutFromCoordinator, CutCoordinator)

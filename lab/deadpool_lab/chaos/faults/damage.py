@@ -13,7 +13,7 @@ import signal
 from pathlib import Path
 
 from deadpool.snapshot.arena.slot import HEADER_BYTES, read_seal
-from deadpool_lab.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext, OnNode, OnTrainer
 
 
 def damage(agent: int, rank: int) -> int:
@@ -38,46 +38,46 @@ def _holds(memory: mmap.mmap, start: int, rank: int) -> bool:
     return seal is not None and seal.rank == rank
 
 
-def _damage_stopped(scene: Scene, node: str, rank: int) -> None:
-    scene.processes.stop_node(node)
+def _damage_stopped(context: FaultContext, node: str, rank: int) -> None:
+    context.processes.stop_node(node)
     try:
         with contextlib.suppress(FileNotFoundError, PermissionError):  # it has just ended
-            damage(scene.processes.agent(node), rank)
+            damage(context.processes.agent(node), rank)
     finally:
-        scene.processes.resume_node(node)
+        context.processes.resume_node(node)
 
 
 class DamageHome(OnTrainer):
-    """A trainer is killed whose node has the nearest copy, and that copy is corrupt."""
+    """A trainer is killed whose node has the nearest copy, and that copy is damaged."""
 
     kind = "damage_home"
     node: str
 
-    def aim(self, scene: Scene) -> bool:
-        if not super().aim(scene):
+    def aim(self, context: FaultContext) -> bool:
+        if not super().aim(context):
             return False
-        self.node = next(node for node, trainers in scene.view.trainers.items() if self.trainer in trainers)
+        self.node = next(node for node, trainers in context.view.trainers.items() if self.trainer in trainers)
         self.endangered = frozenset([self.node])
         return self.trainer.rank is not None
 
-    def inject(self, scene: Scene) -> None:
+    def inject(self, context: FaultContext) -> None:
         assert self.trainer.rank is not None
-        _damage_stopped(scene, self.node, self.trainer.rank)
-        scene.processes.signal(self.trainer.pid, signal.SIGKILL)
+        _damage_stopped(context, self.node, self.trainer.rank)
+        context.processes.signal(self.trainer.pid, signal.SIGKILL)
 
 
 class DamageCopy(OnNode):
-    """A node is killed, and one of its holders has corrupt copies of its ranks."""
+    """A node is killed, and one of its holders has damaged copies of its ranks."""
 
     kind = "damage_copy"
     holders = 2
     holder: str
 
-    def aim(self, scene: Scene) -> bool:
-        if not super().aim(scene):
+    def aim(self, context: FaultContext) -> bool:
+        if not super().aim(context):
             return False
-        holders = [node for node in scene.view.holders.get(self.target, ()) if scene.processes.is_alive(node)]
-        if len(holders) < 2 or not scene.view.trainers.get(self.target):
+        holders = [node for node in context.view.holders.get(self.target, ()) if context.processes.is_alive(node)]
+        if len(holders) < 2 or not context.view.trainers.get(self.target):
             return False  # another holder has to have a good copy
         self.holder = self.pick_other(holders)
         self.endangered = frozenset([self.target, self.holder])
@@ -87,14 +87,14 @@ class DamageCopy(OnNode):
     def described(self) -> str:
         return f"{self.target}, held by {self.holder}"
 
-    def inject(self, scene: Scene) -> None:
-        for trainer in scene.view.trainers[self.target]:
+    def inject(self, context: FaultContext) -> None:
+        for trainer in context.view.trainers[self.target]:
             if trainer.rank is not None:
-                _damage_stopped(scene, self.holder, trainer.rank)
-        scene.processes.kill_node(self.target)
+                _damage_stopped(context, self.holder, trainer.rank)
+        context.processes.kill_node(self.target)
 
-    def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.view.members
+    def is_over(self, context: FaultContext) -> bool:
+        return self.target not in context.view.members
 
 
 FAULTS: tuple[type[Fault], ...] = (DamageHome, DamageCopy)

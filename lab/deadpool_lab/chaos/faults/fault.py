@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Scene:
+class FaultContext:
     """What a fault works on. `view` is replaced by each newer status."""
 
     processes: JobProcesses
@@ -63,17 +63,17 @@ class Fault(ABC):
         return True
 
     @abstractmethod
-    def aim(self, scene: Scene) -> bool:
+    def aim(self, context: FaultContext) -> bool:
         """Sets target, endangered and lasts_s. Returns False if there is no target at the moment."""
 
     @abstractmethod
-    def inject(self, scene: Scene) -> None: ...
+    def inject(self, context: FaultContext) -> None: ...
 
-    def end(self, scene: Scene) -> None:
+    def end(self, context: FaultContext) -> None:
         """Called after lasts_s if that is not 0, also when the run ends before."""
         return
 
-    def is_over(self, scene: Scene) -> bool:
+    def is_over(self, context: FaultContext) -> bool:
         """What else has to be true, besides that the job trains."""
         return True
 
@@ -92,8 +92,8 @@ class Fault(ABC):
 class OnNode(Fault):
     """Hits a node that holds ranks."""
 
-    def aim(self, scene: Scene) -> bool:
-        nodes = [node for node in scene.view.seats if scene.processes.is_alive(node)]
+    def aim(self, context: FaultContext) -> bool:
+        nodes = [node for node in context.view.seats if context.processes.is_alive(node)]
         if not nodes:
             return False
         self.target = self.pick(nodes)
@@ -106,12 +106,12 @@ class OnTrainer(Fault):
 
     trainer: SeatedTrainer
 
-    def aim(self, scene: Scene) -> bool:
+    def aim(self, context: FaultContext) -> bool:
         trainers = [
             trainer
-            for node, seated in sorted(scene.view.trainers.items())
+            for node, seated in sorted(context.view.trainers.items())
             for trainer in seated
-            if scene.processes.is_part_of(node, trainer.pid)
+            if context.processes.is_part_of(node, trainer.pid)
         ]
         if not trainers:
             return False

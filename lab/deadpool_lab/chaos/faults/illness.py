@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.chaos.faults.fault import Fault, OnNode, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext, OnNode
 from deadpool_lab.chaos.surroundings.health_files import CORRECTABLE_ERRORS, LINK_FAILURES, UNCORRECTABLE_ERRORS, XID
 
 _DIES_AFTER_S = 20.0
@@ -11,28 +11,28 @@ _PRESSURE_S = 10.0
 
 
 class DyingNode(OnNode):
-    """Its hardware fails, and it dies of that a little later for good, unless it has left the job by then."""
+    """A node whose hardware fails, and that dies of it a little later for good, unless it has left the job by then."""
 
     kind = "dying_node"
     weight = 2
 
-    def aim(self, scene: Scene) -> bool:
+    def aim(self, context: FaultContext) -> bool:
         self.lasts_s = _DIES_AFTER_S
-        return super().aim(scene)
+        return super().aim(context)
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.health is not None
+    def inject(self, context: FaultContext) -> None:
+        assert context.health is not None
         if self.intent.again < 0.5:
-            scene.health.count(self.target, UNCORRECTABLE_ERRORS, 1)
+            context.health.count(self.target, UNCORRECTABLE_ERRORS, 1)
         else:
-            scene.health.log(self.target, XID)
+            context.health.log(self.target, XID)
 
-    def end(self, scene: Scene) -> None:
-        if scene.processes.is_alive(self.target):
-            scene.processes.kill_node(self.target)
+    def end(self, context: FaultContext) -> None:
+        if context.processes.is_alive(self.target):
+            context.processes.kill_node(self.target)
 
-    def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.view.members
+    def is_over(self, context: FaultContext) -> bool:
+        return self.target not in context.view.members
 
 
 class ErrorStorm(OnNode):
@@ -41,17 +41,17 @@ class ErrorStorm(OnNode):
     kind = "error_storm"
     weight = 4
 
-    def aim(self, scene: Scene) -> bool:
-        found = super().aim(scene)
+    def aim(self, context: FaultContext) -> bool:
+        found = super().aim(context)
         self.endangered = frozenset()
         return found
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.health is not None
+    def inject(self, context: FaultContext) -> None:
+        assert context.health is not None
         if self.intent.again < 0.5:
-            scene.health.count(self.target, CORRECTABLE_ERRORS, _STORM)
+            context.health.count(self.target, CORRECTABLE_ERRORS, _STORM)
         else:
-            scene.health.count(self.target, LINK_FAILURES, 1)
+            context.health.count(self.target, LINK_FAILURES, 1)
 
 
 class MemoryPressure(OnNode):
@@ -60,18 +60,18 @@ class MemoryPressure(OnNode):
     kind = "memory_pressure"
     weight = 2
 
-    def aim(self, scene: Scene) -> bool:
-        found = super().aim(scene)
+    def aim(self, context: FaultContext) -> bool:
+        found = super().aim(context)
         self.endangered, self.lasts_s = frozenset(), _PRESSURE_S
         return found
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.health is not None
-        scene.health.set_pressure(self.target, 50.0)
+    def inject(self, context: FaultContext) -> None:
+        assert context.health is not None
+        context.health.set_pressure(self.target, 50.0)
 
-    def end(self, scene: Scene) -> None:
-        assert scene.health is not None
-        scene.health.set_pressure(self.target, 0.0)
+    def end(self, context: FaultContext) -> None:
+        assert context.health is not None
+        context.health.set_pressure(self.target, 0.0)
 
 
 FAULTS: tuple[type[Fault], ...] = (DyingNode, ErrorStorm, MemoryPressure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from deadpool_lab.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext, OnNode, OnTrainer
 from deadpool_lab.chaos.jobs import CRASH_SIGNAL
 
 
@@ -12,8 +12,8 @@ class KillTrainerFault(OnTrainer):
     kind = "kill_trainer"
     weight = 2
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.signal(self.trainer.pid, signal.SIGKILL)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.signal(self.trainer.pid, signal.SIGKILL)
 
 
 class CrashTrainer(OnTrainer):
@@ -21,8 +21,8 @@ class CrashTrainer(OnTrainer):
 
     kind = "crash_trainer"
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.signal(self.trainer.pid, CRASH_SIGNAL)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.signal(self.trainer.pid, CRASH_SIGNAL)
 
 
 class KillNode(OnNode):
@@ -31,11 +31,11 @@ class KillNode(OnNode):
     kind = "kill_node"
     weight = 3
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.kill_node(self.target)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.kill_node(self.target)
 
-    def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.view.members
+    def is_over(self, context: FaultContext) -> bool:
+        return self.target not in context.view.members
 
 
 class KillAgent(OnNode):
@@ -43,32 +43,32 @@ class KillAgent(OnNode):
 
     kind = "kill_agent"
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.signal(scene.processes.agent(self.target), signal.SIGKILL)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.signal(context.processes.agent(self.target), signal.SIGKILL)
 
-    def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.view.members
+    def is_over(self, context: FaultContext) -> bool:
+        return self.target not in context.view.members
 
 
 class KillSpare(Fault):
-    """It may be the spare that is just taking a lost node's place."""
+    """Kills a spare, which may be the one that is just taking a lost node's place."""
 
     kind = "kill_spare"
     ends_with = "spare_lost"
 
-    def aim(self, scene: Scene) -> bool:
-        spares = [node for node in scene.view.spares if scene.processes.is_alive(node)]
+    def aim(self, context: FaultContext) -> bool:
+        spares = [node for node in context.view.spares if context.processes.is_alive(node)]
         if not spares:
             return False
         self.target = self.pick(spares)
         self.endangered = frozenset([self.target])
         return True
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.kill_node(self.target)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.kill_node(self.target)
 
-    def is_over(self, scene: Scene) -> bool:
-        return self.target not in scene.view.members
+    def is_over(self, context: FaultContext) -> bool:
+        return self.target not in context.view.members
 
 
 FAULTS: tuple[type[Fault], ...] = (KillTrainerFault, CrashTrainer, KillNode, KillAgent, KillSpare)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext
 from deadpool_lab.chaos.jobs import SCRIPT
 
 _REFUSED = 2
 
 
 class TerminalClosed(Fault):
-    """That of all processes of the job that have not lost theirs before. Under `setsid` and `nohup` no SIGHUP comes
-    with it; each line that is printed fails from then on."""
+    """Closes the terminal of all processes of the job that have not lost theirs before. Under `setsid` and `nohup` no
+    SIGHUP comes with it; each line that is printed fails from then on."""
 
     kind = "terminal_closed"
 
-    def aim(self, scene: Scene) -> bool:
-        if scene.terminal is None:
+    def aim(self, context: FaultContext) -> bool:
+        if context.terminal is None:
             return False
-        self.target = f"terminal {scene.terminal.number}"
+        self.target = f"terminal {context.terminal.number}"
         return True
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.terminal is not None
-        scene.terminal.replace()
-        scene.processes.print_to(scene.terminal.descriptor)
+    def inject(self, context: FaultContext) -> None:
+        assert context.terminal is not None
+        context.terminal.replace()
+        context.processes.print_to(context.terminal.descriptor)
 
 
 class SecondLauncher(Fault):
@@ -37,33 +37,33 @@ class SecondLauncher(Fault):
     secret: bytes
     harms_before: int | None  # to the disk; None: it takes nothing, so that the launcher may be refused because of that
 
-    def aim(self, scene: Scene) -> bool:
+    def aim(self, context: FaultContext) -> bool:
         self.target = "the run folder"
-        return scene.disk is not None
+        return context.disk is not None
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.disk is not None
-        self.harms_before = scene.disk.harms if scene.disk.is_sound else None
-        self.secret = scene.run_dir.secret_file.read_bytes()
-        command = [sys.executable, "-m", "deadpool.cli.main", "run", f"--run-dir={scene.run_dir.path}", str(SCRIPT)]
+    def inject(self, context: FaultContext) -> None:
+        assert context.disk is not None
+        self.harms_before = context.disk.harms if context.disk.is_sound else None
+        self.secret = context.run_dir.secret_file.read_bytes()
+        command = [sys.executable, "-m", "deadpool.cli.main", "run", f"--run-dir={context.run_dir.path}", str(SCRIPT)]
         self.launcher = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
-    def is_over(self, scene: Scene) -> bool:
+    def is_over(self, context: FaultContext) -> bool:
         """Where the disk holds everything up, it waits too."""
         if self.launcher.poll() is None:
             return False
-        self._judge(scene)
+        self._judge(context)
         return True
 
-    def _judge(self, scene: Scene) -> None:
+    def _judge(self, context: FaultContext) -> None:
         said = " ".join(self.launcher.communicate()[0].split())
-        assert scene.disk is not None
-        reason = "uses it" if scene.disk.harms == self.harms_before else "cannot be used"
+        assert context.disk is not None
+        reason = "uses it" if context.disk.harms == self.harms_before else "cannot be used"
         if self.launcher.returncode != _REFUSED or reason not in said:
             self.problem = f"a second launcher ended with code {self.launcher.returncode}: {said[-500:]}"
-        elif scene.run_dir.secret_file.read_bytes() != self.secret:
+        elif context.run_dir.secret_file.read_bytes() != self.secret:
             self.problem = "a second launcher that was refused has changed the secret of the job"
 
 

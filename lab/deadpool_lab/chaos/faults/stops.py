@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.chaos.faults.fault import Fault, OnNode, OnTrainer, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext, OnNode, OnTrainer
 
 
 class StopTrainer(OnTrainer):
@@ -10,45 +10,45 @@ class StopTrainer(OnTrainer):
 
     kind = "stop_trainer"
 
-    def aim(self, scene: Scene) -> bool:
-        self.last(scene.timing, scene.timing.hangs_s)
-        return super().aim(scene)
+    def aim(self, context: FaultContext) -> bool:
+        self.last(context.timing, context.timing.hangs_s)
+        return super().aim(context)
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.stop(self.trainer.pid)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.stop(self.trainer.pid)
 
-    def end(self, scene: Scene) -> None:
-        scene.processes.resume(self.trainer.pid)
+    def end(self, context: FaultContext) -> None:
+        context.processes.resume(self.trainer.pid)
 
 
 class StopAgent(OnNode):
-    """Its trainers run on."""
+    """Stops an agent, whose trainers run on."""
 
     kind = "stop_agent"
 
-    def aim(self, scene: Scene) -> bool:
-        self.last(scene.timing, scene.timing.noticed_s)
-        return super().aim(scene)
+    def aim(self, context: FaultContext) -> bool:
+        self.last(context.timing, context.timing.noticed_s)
+        return super().aim(context)
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.stop(scene.processes.agent(self.target))
+    def inject(self, context: FaultContext) -> None:
+        context.processes.stop(context.processes.agent(self.target))
 
-    def end(self, scene: Scene) -> None:
-        scene.processes.resume(scene.processes.agent(self.target))
+    def end(self, context: FaultContext) -> None:
+        context.processes.resume(context.processes.agent(self.target))
 
 
 class StopNode(OnNode):
     kind = "stop_node"
 
-    def aim(self, scene: Scene) -> bool:
-        self.last(scene.timing, scene.timing.noticed_s)
-        return super().aim(scene)
+    def aim(self, context: FaultContext) -> bool:
+        self.last(context.timing, context.timing.noticed_s)
+        return super().aim(context)
 
-    def inject(self, scene: Scene) -> None:
-        scene.processes.stop_node(self.target)
+    def inject(self, context: FaultContext) -> None:
+        context.processes.stop_node(self.target)
 
-    def end(self, scene: Scene) -> None:
-        scene.processes.resume_node(self.target)
+    def end(self, context: FaultContext) -> None:
+        context.processes.resume_node(self.target)
 
 
 FAULTS: tuple[type[Fault], ...] = (StopTrainer, StopAgent, StopNode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.chaos.faults.fault import Fault, Scene
+from deadpool_lab.chaos.faults.fault import Fault, FaultContext
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.network import Network
 
@@ -16,28 +16,28 @@ class _OnDisk(Fault):
     def is_possible(cls, network: Network, disk: Disk) -> bool:
         return not disk.cannot_fail
 
-    def aim(self, scene: Scene) -> bool:
+    def aim(self, context: FaultContext) -> bool:
         self.target = "the run folder"
-        drawn_s = _LONG_S if self.intent.long or scene.timing.one_by_one else _SHORT_S
-        self.lasts_s = drawn_s if scene.timing.disk_s is None else scene.timing.disk_s
-        return scene.disk is not None and scene.disk.is_sound
+        drawn_s = _LONG_S if self.intent.long or context.timing.one_by_one else _SHORT_S
+        self.lasts_s = drawn_s if context.timing.disk_s is None else context.timing.disk_s
+        return context.disk is not None and context.disk.is_sound
 
-    def is_over(self, scene: Scene) -> bool:
+    def is_over(self, context: FaultContext) -> bool:
         """All that has waited in memory is written."""
-        return not scene.view.storage_waits
+        return not context.view.storage_waits
 
 
 class DiskFull(_OnDisk):
     kind = "disk_full"
     weight = 2
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.disk is not None
-        scene.disk.fill()
+    def inject(self, context: FaultContext) -> None:
+        assert context.disk is not None
+        context.disk.fill()
 
-    def end(self, scene: Scene) -> None:
-        assert scene.disk is not None
-        scene.disk.empty()
+    def end(self, context: FaultContext) -> None:
+        assert context.disk is not None
+        context.disk.empty()
 
 
 class DiskReadOnly(_OnDisk):
@@ -46,13 +46,13 @@ class DiskReadOnly(_OnDisk):
 
     kind = "disk_read_only"
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.disk is not None
-        scene.disk.make_read_only()
+    def inject(self, context: FaultContext) -> None:
+        assert context.disk is not None
+        context.disk.make_read_only()
 
-    def end(self, scene: Scene) -> None:
-        assert scene.disk is not None
-        scene.disk.make_writable()
+    def end(self, context: FaultContext) -> None:
+        assert context.disk is not None
+        context.disk.make_writable()
 
 
 class DiskSlow(_OnDisk):
@@ -61,13 +61,13 @@ class DiskSlow(_OnDisk):
 
     kind = "disk_slow"
 
-    def inject(self, scene: Scene) -> None:
-        assert scene.disk is not None
-        scene.disk.hold_up()
+    def inject(self, context: FaultContext) -> None:
+        assert context.disk is not None
+        context.disk.hold_up()
 
-    def end(self, scene: Scene) -> None:
-        assert scene.disk is not None
-        scene.disk.go_on()
+    def end(self, context: FaultContext) -> None:
+        assert context.disk is not None
+        context.disk.go_on()
 
 
 FAULTS: tuple[type[Fault], ...] = (DiskFull, DiskReadOnly, DiskSlow)

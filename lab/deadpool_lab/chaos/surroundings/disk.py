@@ -52,7 +52,7 @@ class Disk(Protocol):
         """The files that it had are in the folder afterwards."""
 
     def fill(self) -> None:
-        """To the last byte."""
+        """Fills the disk to the last byte."""
 
     def empty(self) -> None: ...
 

@@ -38,7 +38,9 @@ class HealthFiles:
         return str(self.folder / "{node}")
 
     def make_well(self, node: str) -> None:
-        """To be called before its agent starts: errors count from its first look."""
+        """Writes the files of a node that is well. It has to be called before its agent starts: errors count from its
+        first look.
+        """
         for name, text in _WELL.items():
             path = self.folder / node / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -202,7 +202,7 @@ class Checkers:
         if self._holdings.all_seats_are_alive():
             if missing := self._holdings.first_missing_copy(watermark):
                 fail("c", f"{watermark} is called protected, but {missing} is not there")
-            lost_already = self._holdings.some_seat_is_lost() or self._holdings.is_corrupt(watermark)
+            lost_already = self._holdings.some_seat_is_lost() or self._holdings.is_damaged(watermark)
             self._survivable = watermark if nodes <= self._losses() and not lost_already else None
 
     def _losses(self) -> int:
@@ -305,7 +305,7 @@ class Checkers:
         self.finished_ranks.add(rank)
 
     def on_left(self, rank: int, generation: Generation) -> None:
-        """Its process was released in that generation, and ends."""
+        """Takes note of a rank whose process was released in that generation, and ends."""
         self._left.add((generation, rank))
 
     def _on_ended(self, rank: int, generation: Generation) -> None:
@@ -315,7 +315,7 @@ class Checkers:
             fail("rule 33", f"rank {rank} counts as ended in {generation}, in which it was not released")
 
     def check_watermark_grew(self) -> None:
-        """At the end of a job that had time enough without faults."""
+        """Checks the end of a job that had time enough without faults."""
         watermark = self._world.coordinator.commits.permit.watermark
         behind = self._world.last_step - (watermark.number if watermark else 0)
         if behind > self._world.allowed_lag:

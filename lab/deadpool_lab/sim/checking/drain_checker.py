@@ -8,7 +8,7 @@ from deadpool_lab.sim.checking.violation import fail
 
 
 class DrainChecker:
-    """It follows the coordinator's events. A fault or a takeover during the handover excuses steps that are redone."""
+    """Follows the coordinator's events. A fault or a takeover during the handover excuses steps that are redone."""
 
     def __init__(self) -> None:
         self._undisturbed = False

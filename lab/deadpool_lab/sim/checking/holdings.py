@@ -25,14 +25,14 @@ class Holdings:
         """Sealed copies that are still as they were sealed."""
         machine = self._world.machine_at(node)
         sealed = machine.arena.sealed.items() if machine.alive else ()
-        return [copy for slot, copy in sealed if slot not in machine.arena.corrupted]
+        return [copy for slot, copy in sealed if slot not in machine.arena.damaged]
 
     def is_intact_at_home(self, machine: Machine, rank: int, version: Version) -> bool:
         """A node may have held copies of a rank before it became its home: those do not count."""
         own = machine.agent.copies.own.get(rank)
         slot = own.find(version) if own is not None else None
         sealed = machine.arena.sealed.get(slot.ref) if slot is not None and machine.alive else None
-        return slot is not None and sealed == (rank, version) and slot.ref not in machine.arena.corrupted
+        return slot is not None and sealed == (rank, version) and slot.ref not in machine.arena.damaged
 
     def offered_copies(self, node: str) -> list[RankCopy]:
         """The copies that the node would report in an inventory."""
@@ -49,13 +49,13 @@ class Holdings:
         """A seat may be cut off for ever without being missed yet: then the next loss is the second one."""
         return any(self._world.machine_at(node).is_lost for node in self._world.coordinator.seats)
 
-    def is_corrupt(self, version: Version) -> bool:
+    def is_damaged(self, version: Version) -> bool:
         """Some copy of it is: then one loss may be one too many."""
         arenas = [self._world.machine_at(node).arena for node in self._world.coordinator.seats]
         return any(
             sealed.get(slot, (0, None))[1] == version
             for arena in arenas
-            for slot in arena.corrupted
+            for slot in arena.damaged
             for sealed in (arena.sealed, arena.parities)
         )
 
@@ -102,8 +102,8 @@ class Holdings:
 
     def _has_shard(self, machine: Machine, shard: int, version: Version, truth: int, *, intact: bool = False) -> bool:
         sealed = machine.arena.sealed.items() if machine.alive else ()
-        corrupted = machine.arena.corrupted if intact else ()
-        copies = [(slot, rank) for slot, (rank, v) in sealed if v == version and slot not in corrupted]
+        damaged = machine.arena.damaged if intact else ()
+        copies = [(slot, rank) for slot, (rank, v) in sealed if v == version and slot not in damaged]
         slots = [slot for slot, rank in copies if self._world.history.shard_of(rank) == shard]
         return any(found is not None and found.replica == truth for found in map(machine.arena.snapshot, slots))
 
@@ -158,13 +158,13 @@ class Holdings:
         return self._world.machine_at(self._world.coordinator.seats[position])
 
     def _has_in_parity(self, machine: Machine, rank: int, version: Version, *, intact: bool = False) -> bool:
-        """In a sealed parity that holds the true state of the rank."""
+        """Tells whether the state of the rank is in a sealed parity that holds its true bytes."""
         truth = self._world.history.state(version, rank)
         for slot, (_, sealed) in machine.arena.parities.items():
-            content, corrupt = machine.arena.contents.get(slot), slot in machine.arena.corrupted
+            content, damaged = machine.arena.contents.get(slot), slot in machine.arena.damaged
             part = content.parts.get(rank) if isinstance(content, ParityContent) and sealed == version else None
             if part is not None and part.unique == truth.unique:
-                return not (corrupt and intact)
+                return not (damaged and intact)
         return False
 
     def _has(self, machine: Machine, rank: int, version: Version, *, intact: bool = False) -> bool:
@@ -173,7 +173,7 @@ class Holdings:
         for slot, sealed in machine.arena.sealed.items():
             if sealed == (rank, version):
                 content = machine.arena.snapshot(slot)
-                corrupt = slot in machine.arena.corrupted
+                damaged = slot in machine.arena.damaged
                 is_true = content is not None and (content.unique, content.course) == (truth.unique, truth.course)
-                return content is not None and (corrupt or is_true) and not (corrupt and intact)
+                return content is not None and (damaged or is_true) and not (damaged and intact)
         return False

@@ -53,7 +53,9 @@ class ProtectionLog:
         self.add(SCHEME, str(scheme), now, before=str(asked))
 
     def on_asked(self, scheme: Scheme | None) -> None:
-        """By a person. None: the job is to choose again, and may do so at once."""
+        """Takes note that a person asked for a scheme. None means that the job is to choose again, and may do so at
+        once.
+        """
         self.is_overruled = scheme is not None
         self.by_subject.pop(SCHEME, None)
 
@@ -84,7 +86,7 @@ class ProtectionChecker:
             self._log_of(host).on_found(host.coordinator.scheme, host.clock.now)
 
     def on_scheme_asked(self, host: Host, scheme: Scheme | None) -> None:
-        """It was told to a coordinator, which may have refused it."""
+        """Takes note that a scheme was asked of a coordinator, which may have refused it."""
         if host.coordinator.settings.adaptive is not None and scheme in (None, host.coordinator.scheme):
             self.was_asked = True
             self._log_of(host).on_asked(scheme)
@@ -134,11 +136,11 @@ class ProtectionChecker:
 
 
 def _signs(coordinator: Coordinator, member: Member) -> tuple[Sign, ...]:
-    """That the node shows, as it has told."""
+    """The signs that the node shows, as it has told."""
     protection = coordinator.features.find(Protection)
     return protection.health_of(member).signs if protection is not None else ()
 
 
 def _is_scheme(value: str) -> bool:
-    """Else it is an interval, or what most nodes show."""
+    """Tells whether the value is a scheme: else it is an interval, or what most nodes show."""
     return value.startswith(("copies=", "rs("))

@@ -29,7 +29,7 @@ class RehearsalChecker:
                         self._check(process)
 
     def _check(self, process: Process) -> None:
-        """At the end of a job that had time enough without faults."""
+        """Checks the end of a job that had time enough without faults."""
         world = self._world
         if process.alive and process.seating.awaits_recording:
             waited_s = world.clock.now - max(process.seating.ordered_at, self._since, world.options.calm_s)

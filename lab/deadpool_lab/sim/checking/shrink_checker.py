@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from deadpool_lab.sim.world import World
 
 GROWS_IN_S = 150.0
-"""For a job with spares enough and without faults. An attempt that failed just before is repeated after 60 s."""
+"""The time in which a job with spares enough and without faults grows. An attempt that failed just before is repeated
+after 60 s.
+"""
 LOOKS_EVERY_S = 5.0
 
 

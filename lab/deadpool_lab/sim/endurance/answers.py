@@ -91,7 +91,7 @@ class Answers:
             self._after(self._prepare_s(node, plan), "prepared", node, plan)
 
     def _seat(self, node: LightNode) -> None:
-        """Its parked trainers take its ranks, if they have rehearsed them."""
+        """Seats a node: its parked trainers take its ranks, if they have rehearsed them."""
         rehearsed = node.parked_for(node.ranks)
         self._run.lived.rehearsed += rehearsed
         node.lost = set() if rehearsed else set(node.ranks)

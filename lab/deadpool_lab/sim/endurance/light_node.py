@@ -73,7 +73,7 @@ class LightNode:
         return plan
 
     def restore(self, plan: Plan) -> list[Copy]:
-        """Its ranks stand at the resume version. Returns what was fetched for that."""
+        """Puts its ranks at the resume version, and returns what was fetched for that."""
         fetched = [fetch.copy for order in plan.orders for fetch in order.fetch]
         self.own |= {copy.seal.version for copy in fetched}
         self.live = plan.resume

@@ -23,7 +23,7 @@ LONG_S = 1e9
 NODE_TIMEOUT_S = 5.0
 DRAIN_RETRY_S = 600.0
 Progress = Callable[[float], None]
-"""Told now and then how many of the seconds have passed."""
+"""A call that is told now and then how many of the seconds have passed."""
 
 
 class LongRun:
@@ -194,7 +194,7 @@ class LongRun:
             self.clock.after(DRAIN_RETRY_S, lambda: self._drain(index, away_s))
 
     def on_shutdown(self, node: LightNode) -> None:
-        """It was let go, and comes back after its maintenance."""
+        """Takes away a node that was let go, which comes back after its maintenance."""
         index = int(node.name[1:])
         self.nodes.pop(node.name, None)
         away_s = self.parting.pop(node.name, 0.0)

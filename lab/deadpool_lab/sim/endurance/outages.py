@@ -19,8 +19,8 @@ class Hit:
 
 
 def hits(setup: EnduranceSetup, seed: int) -> Iterator[tuple[Hit, Outage]]:
-    """In order of time. What hits a node that is away at that time has no effect, so every node that is there breaks
-    at its own constant rate."""
+    """Yields hits in order of time. What hits a node that is away at that time has no effect, so every node that is
+    there breaks at its own constant rate."""
     streams = [_stream(setup, nth, Random(f"{seed}/{outage.name}")) for nth, outage in enumerate(setup.outages)]
     return ((hit, setup.outages[hit.nth]) for hit in merge(*streams))
 

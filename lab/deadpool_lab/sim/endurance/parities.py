@@ -59,7 +59,7 @@ class Parities:
         self._parts = {key: parts for key, parts in self._parts.items() if key[2].number <= number}
 
     def listed(self) -> tuple[Parity, ...]:
-        """Those that are whole, for an inventory."""
+        """Lists the parities that are whole, for an inventory."""
         return tuple(
             Parity(
                 group=group,

@@ -23,7 +23,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """Of the parts of a recovery, in seconds."""
+    """The durations of the parts of a recovery, in seconds."""
 
     detect_process_s: float
     detect_node_s: float

@@ -72,7 +72,7 @@ class Training:
     # --- durable checkpoints ------------------------------------------------------------------------------------------
 
     def _note_checkpoints(self, until: float) -> None:
-        """Those that were due since the last look."""
+        """Notes the checkpoints that were due since the last look."""
         setup = self._run.setup
         while setup.durable_every_s and self.is_running and self._durable_due <= until:
             begun = max(self._durable_due, self._began)
@@ -121,7 +121,7 @@ class Training:
                 node.live = version
 
     def stand_at(self, number: int) -> float:
-        """For a drain: when every rank comes to this version."""
+        """Returns when every rank comes to this version, at which a drain lets it stand."""
         return self._began + (number - self._base) * self._step_s
 
     def stopped_for_drain(self, number: int) -> None:

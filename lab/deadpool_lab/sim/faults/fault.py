@@ -47,11 +47,12 @@ class FaultKind:
     chance: float = 0.1  # of being in a seed's mix
     most: int = 2  # times in one seed
     triggers: tuple[str, ...] = ANY_TIME
+    drawn_as: str = ""  # its former name, so that seeds draw of it what they drew then
 
     def draw(self, seed: int, *, intensity: float, calm_s: float) -> list[FaultPlan]:
         """Each kind has its own random numbers, so a kind that is added later does not change what seeds draw of
         others."""
-        rng = random.Random(f"{self.kind} {seed}")
+        rng = random.Random(f"{self.drawn_as or self.kind} {seed}")
         if rng.random() >= self.chance * intensity:
             return []
         return [self._plan(rng, calm_s) for _ in range(rng.randint(1, self.most))]

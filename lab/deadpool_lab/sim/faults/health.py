@@ -46,7 +46,7 @@ def ill(world: World) -> bool:
 
 
 def false_alarm(world: World) -> bool:
-    """Of any machine, also of a spare. Nothing follows from it."""
+    """Raises a false alarm of any machine, also of a spare. Nothing follows from it."""
     rng = _rng(world, "false alarm")
     machines = _pick(rng, alive(world))
     for machine in machines:
@@ -92,7 +92,7 @@ def heat(machine: Machine) -> None:
 
 
 def _die(world: World, machine: Machine) -> None:
-    """It may have left the job by then, or have died of something else."""
+    """Kills a machine that may have left the job by then, or have died of something else."""
     if machine.alive and not world.calm and world.outcome is None:
         kill(world, [machine])
 

@@ -25,7 +25,7 @@ def node_cut(world: World) -> bool:
 
 
 def node_half_cut(world: World) -> bool:
-    """Only one direction is cut between one machine and every coordinator."""
+    """Cuts one direction only, between one machine and every coordinator."""
     machines = pick(world, seated(world))
     for machine in machines:
         ends = [(machine.name, host.name) for host in world.hosts]

@@ -37,7 +37,7 @@ def power(world: World) -> bool:
 
 
 def reboot(world: World) -> bool:
-    """It comes back under its name without memory, perhaps before it was missed."""
+    """Reboots a machine, which comes back under its name without memory, perhaps before it was missed."""
     machines = pick(world, alive(world))
     killed = kill(world, machines, quietly=world.rng.random() < 0.5)
     for machine in machines:
@@ -46,7 +46,7 @@ def reboot(world: World) -> bool:
 
 
 def _return(world: World, name: str) -> None:
-    """It tries until it is accepted, as a launcher does whose agent was refused."""
+    """Lets a machine try until it is accepted, as a launcher does whose agent was refused."""
     if world.outcome is None and not world.machines[name].alive and not world.calm:
         world.log("world", "machine returns", {"node": name})
         world.add_machine(name, spare=True)
@@ -74,7 +74,7 @@ def newcomer(world: World) -> bool:
 
 
 def cut_off(world: World) -> bool:
-    """It is cut off from every coordinator for ever, but alive: its trainers and its data plane go on."""
+    """Cuts a machine off from every coordinator for ever. It is alive: its trainers and its data plane go on."""
     machines = pick(world, seated(world))
     for machine in machines:
         world.checkers.before_loss(nodes=1)

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from deadpool_lab.sim.world import World
 
 
-def corrupt(world: World) -> bool:
+def damage_copy(world: World) -> bool:
     quiet = [machine for machine in alive(world) if not any(p.stage == "loading" for p in machine.processes.values())]
     places = [(machine, slot) for machine in quiet for slot in machine.arena.sealed]
     places += [(machine, slot) for machine in quiet for slot in machine.arena.parities]
     for machine, slot in pick(world, places):
         rank, version = machine.arena.sealed.get(slot) or machine.arena.parities[slot]
         world.log("world", "bit flips", {"node": machine.name, "rank": rank, "version": version})
-        machine.arena.corrupt(slot)
+        machine.arena.damage(slot)
     return bool(places)
 
 
-FAULTS = [FaultKind(kind="corrupt", inject=corrupt, chance=0.2, most=3)]
+FAULTS = [FaultKind(kind="damage", drawn_as="corrupt", inject=damage_copy, chance=0.2, most=3)]

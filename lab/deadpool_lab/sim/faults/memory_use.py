@@ -21,9 +21,9 @@ LASTS_S = 40.0
 PAUSES_S = (0.7, 2.0, 5.5, 6.5, 13.0)
 """The dwell time is 6 s."""
 SHARES = (0.2, 0.3, 0.36, 0.39, 0.49, 0.52, 0.6, 0.8)
-"""Of a machine's memory that whole copies take. Up to 0.5 are allowed, and 0.375 is clearly less."""
+"""The shares of a machine's memory that whole copies take. Up to 0.5 are allowed, and 0.375 is clearly less."""
 LEFT = (0.02, 0.09, 0.11, 0.3)
-"""Of a machine's memory, for more copies. It runs out below 0.1."""
+"""The shares of a machine's memory that are left for more copies. It runs out below 0.1."""
 TRIGGERS = (TIME, TIME, TIME, "go", "fence", "planned", "took_over")
 
 

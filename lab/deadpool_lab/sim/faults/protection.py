@@ -16,8 +16,8 @@ TRIGGERS = (TIME, TIME, TIME, "go", "fence", "planned", "drain")
 
 
 def change_scheme(world: World) -> bool:
-    """It is no loss: what protects the watermark stays until something newer is protected in the new way. None: the job
-    is to choose again."""
+    """Asks for another scheme, which is no loss: what protects the watermark stays until something newer is protected
+    in the new way. None means that the job is to choose again."""
     asked = [scheme for scheme in map(Scheme.parse, SCHEMES) if scheme.losses < world.layout.positions]
     fitting: list[Scheme | None] = [*asked, *([None] if world.options.coded else [])]
     chosen = world.rng.choice(fitting)

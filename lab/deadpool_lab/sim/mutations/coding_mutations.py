@@ -37,7 +37,7 @@ def one_parity_for_all(patch: Patch) -> None:
 
 
 def damaged_block_decoded(patch: Patch) -> None:
-    """And nothing is compared with the lost rank's own seal either."""
+    """Decodes a damaged block, and compares nothing with the lost rank's own seal either."""
     patch.set(coding, "is_as_sealed", lambda found, sealed: True)
     patch.set(streams, "is_as_sealed", lambda found, sealed: True)
 

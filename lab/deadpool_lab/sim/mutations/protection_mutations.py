@@ -42,7 +42,7 @@ def last_spare_for_a_doubtful_reason(patch: Patch) -> None:
 
 
 def scheme_follows_memory_at_once(patch: Patch) -> None:
-    """Neither dwell time nor two limits."""
+    """Lets the scheme follow the memory, with neither dwell time nor two limits."""
     patch.set(SchemeChoice, "may_return", lambda self, now: True)
     patch.set(scheme_choice, "FITS", 2.0)
     patch.set(scheme_choice, "LEFT_AFTER", -1.0)

@@ -141,8 +141,8 @@ def replica_as_evidence(patch: Patch) -> None:
     patch.set(InventoryIndex, "fetch", fetch)
 
 
-def spoilt_copy_loaded(patch: Patch) -> None:
-    patch.set(Seating, "_found_spoilt", Seating._stand_at)
+def damaged_copy_loaded(patch: Patch) -> None:
+    patch.set(Seating, "_found_damaged", Seating._stand_at)
 
 
 def racks_ignored(patch: Patch) -> None:
@@ -183,7 +183,7 @@ def hangs_not_detected(patch: Patch) -> None:
 def schedule_changes_at_once(patch: Patch) -> None:
     def reschedule(self: TrainerCore, generation: Generation, schedule: Schedule) -> list[Missed]:
         if generation == self.generation:
-            self.schedule = CaptureSchedule(Schedule(every=schedule.every, rests=schedule.rests))
+            self.schedule = CaptureSchedule(Schedule(every=schedule.every, left_out_of=schedule.left_out_of))
         return []
 
     patch.set(TrainerCore, "reschedule", reschedule)
@@ -237,5 +237,5 @@ MUTATIONS = [
     Mutation(36, "process of another rank seated", process_of_another_rank_seated, rule=23, profile="long_loads"),
     Mutation(37, "rehearsal of another rank goes on", rehearsal_of_another_rank_goes_on, rule=23),
     Mutation(31, "hangs not detected", hangs_not_detected, rule=20),
-    Mutation(39, "spoilt copy loaded", spoilt_copy_loaded, rule=24, profile="damage"),
+    Mutation(39, "damaged copy loaded", damaged_copy_loaded, rule=24, profile="damage"),
 ]

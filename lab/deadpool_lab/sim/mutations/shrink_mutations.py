@@ -22,7 +22,7 @@ from deadpool_lab.sim.process.seating import Seating
 
 
 def memory_of_a_carrier_as_evidence(patch: Patch) -> None:
-    """Also for the ranks that it carries."""
+    """Takes a carrier's memory as evidence also for the ranks that it carries."""
     real = NodeTrainers.lives
 
     def lives(self: NodeTrainers) -> tuple[Live, ...]:
@@ -76,7 +76,7 @@ def fewer_nodes_than_copies_need(patch: Patch) -> None:
 
 
 def replicas_at_one_home_not_sent(patch: Patch) -> None:
-    """And nobody looks at where replicas are."""
+    """Does not send replicas at one home, and nobody looks at where replicas are."""
     patch.set(Slots, "peers_elsewhere", lambda self, rank: self.peers.get(rank, ()))
     patch.set(Ledger, "_home_of", lambda self, rank: self.layout.position_of(rank))
 

@@ -137,7 +137,7 @@ def misses_forgotten_with_the_coordinator(patch: Patch) -> None:
 
 
 def newest_plan_alone_votes(patch: Patch) -> None:
-    """Only the nodes that have heard the newest plan vote, not those that ran last."""
+    """Lets only the nodes that have heard the newest plan vote, not those that ran last."""
 
     def has(self: Quorum, voters: Any) -> bool:
         """A majority of its known seats."""

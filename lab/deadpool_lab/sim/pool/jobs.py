@@ -61,7 +61,7 @@ class SimJob:
             self.world.after(0.5, lambda agent=agent: self._order(agent))  # type: ignore[misc]
 
     def _order(self, agent: SimAgent) -> None:
-        """Sometimes the plan seats another one than was told."""
+        """Carries out a plan that sometimes seats another agent than was told."""
         if self.world.rng.random() < 0.1 and agent in self.chosen:
             self.chosen.remove(agent)
             self.spares.append(agent)

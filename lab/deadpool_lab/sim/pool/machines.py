@@ -67,9 +67,9 @@ class SimAgent:
         self._perform()
 
     def _look(self) -> None:
-        """As the agent's shell does."""
+        """Looks at the machine as the agent's shell does."""
         if self.alive:
-            if self.machine.holder not in (None, self):
+            if self.machine.owner not in (None, self):
                 self._lease.on_held_elsewhere("another job")
                 self._perform()
             self.world.after(LOOK_S, self._look)
@@ -80,7 +80,7 @@ class SimAgent:
                 case TakeLease():
                     self.world.clock.after(0.0, self._take)
                 case ReleaseLease():
-                    self.machine.holder = None
+                    self.machine.owner = None
                 case Finish():
                     self.end(orderly=True)
                 case ToCoordinator() | Emit():
@@ -91,8 +91,8 @@ class SimAgent:
     def _take(self) -> None:
         if not self.alive:
             return
-        if self.machine.holder in (None, self):
-            self.machine.holder, self.machine.held_since = self, self.world.clock.now
+        if self.machine.owner in (None, self):
+            self.machine.owner, self.machine.held_since = self, self.world.clock.now
             if (plan := self._lease.on_taken()) is not None:
                 self._carry_out(plan)
             self._perform()
@@ -106,8 +106,8 @@ class SimAgent:
         if not self.alive:
             return
         self.alive = False
-        if self.machine.holder is self:
-            self.machine.holder = None
+        if self.machine.owner is self:
+            self.machine.owner = None
         if self.machine.agents.get(self.job.name) is self:
             del self.machine.agents[self.job.name]
         self.world.after(0.2, lambda: self.job.on_lost(self))
@@ -118,7 +118,7 @@ class SimAgent:
 class SimMachine:
     def __init__(self, world: PoolWorld, name: str, memory_bytes: int) -> None:
         self.world, self.name, self.memory_bytes = world, name, memory_bytes
-        self.holder: SimAgent | None = None  # of the lock
+        self.owner: SimAgent | None = None  # of the lock
         self.held_since = 0.0
         self.agents: dict[str, SimAgent] = {}
         self.host: PoolHost | None = None
@@ -139,7 +139,7 @@ class SimMachine:
         """Agents without the lease leave with it."""
         self.host = None
         for agent in list(self.agents.values()):
-            if self.holder is not agent:
+            if self.owner is not agent:
                 agent.end(orderly=True)
 
     def die(self) -> None:
@@ -148,7 +148,7 @@ class SimMachine:
             agent.end()
 
     def _leased_to(self) -> str:
-        return self.holder.job.name if self.holder is not None else ""
+        return self.owner.job.name if self.owner is not None else ""
 
     def _tick(self, host: PoolHost) -> None:
         if self.host is host:

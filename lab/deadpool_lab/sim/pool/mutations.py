@@ -23,7 +23,7 @@ def plan_taken_before_the_lease(patch: Patch) -> None:
 
 
 def refused_agent_stays(patch: Patch) -> None:
-    patch.set(MachineLease, "on_held_elsewhere", lambda self, holder: None)
+    patch.set(MachineLease, "on_held_elsewhere", lambda self, owner: None)
 
 
 def lease_kept_when_not_needed(patch: Patch) -> None:

@@ -136,7 +136,7 @@ class PoolWorld:
     def check_seat(self, agent: SimAgent) -> None:
         self.seats += 1
         machine = agent.machine
-        if machine.holder is not agent:
+        if machine.owner is not agent:
             fail("lease", f"{agent.job.name} has a rank on {machine.name} without its lease")
         others = [other.job.name for other in machine.agents.values() if other.seated and other is not agent]
         if others:
@@ -147,7 +147,7 @@ class PoolWorld:
             fail("memory", f"{machine.name} has {machine.memory_bytes}, and its trainers need {needed}")
 
     def check_refused(self, agent: SimAgent) -> None:
-        """It leaves by itself: its job must not count on it until somebody else ends it."""
+        """Checks that a refused agent leaves by itself: its job must not count on it until somebody else ends it."""
         if agent.alive:
             fail("lease", f"{agent.job.name} was refused {agent.machine.name} and stays")
 
@@ -159,10 +159,10 @@ class PoolWorld:
 
     def _check_offered(self) -> None:
         for machine in self.machines.values():
-            holder = machine.holder
-            if holder is not None and not holder.seated and self.clock.now - machine.held_since > KEPT_S:
-                fail("offered", f"{machine.name} is leased to {holder.job.name}, which gives it no rank")
-        free = [machine for machine in self.machines.values() if machine.holder is None]
+            owner = machine.owner
+            if owner is not None and not owner.seated and self.clock.now - machine.held_since > KEPT_S:
+                fail("offered", f"{machine.name} is leased to {owner.job.name}, which gives it no rank")
+        free = [machine for machine in self.machines.values() if machine.owner is None]
         for job in self.jobs.values():
             could = [machine.name for machine in free if self._could_serve(machine, job)]
             if job.lacks > 0 and not job.ended and could:

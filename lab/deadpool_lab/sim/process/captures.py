@@ -23,7 +23,7 @@ STAND_SLOT_WAIT_S = 10.0
 
 
 def full_geometry(world: World) -> Geometry:
-    """Of a rank's snapshots from the first step on."""
+    """Returns the geometry of a rank's snapshots from the first step on."""
     return Geometry(record_capacity=RECORD_BYTES, unique_bytes=300, replica_bytes=world.replica_bytes)
 
 
@@ -40,7 +40,7 @@ class Captures:
         return self._running is not None
 
     def geometry(self, steps: int | None = None) -> Geometry:
-        """It is small before the first step, then grows by the optimizer's state."""
+        """Returns a geometry that is small before the first step, then grows by the optimizer's state."""
         if steps is None:
             assert self._core.live is not None
             steps = self._core.live.number
@@ -134,7 +134,7 @@ class Captures:
             self._process.say(missed)
 
     def cancel(self) -> None:
-        """Its slot stays torn."""
+        """Cancels the capture, whose slot stays torn."""
         if self._running is not None:
             for slot in self._running[1]:
                 self._process.machine.arena.end_write(slot, self._process, None)

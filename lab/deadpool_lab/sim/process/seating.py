@@ -65,7 +65,7 @@ class Seating:
         self.begin_rehearsal()
 
     def begin_rehearsal(self) -> None:
-        """Not before the live rank has reached its loop: until then this process may become any rank."""
+        """Begins to rehearse once the live rank has reached its loop: until then this process may become any rank."""
         if isinstance(self._role, Rehearse) and self._recordings.has(self._role.rank):
             self._build(self._role.rank)
 
@@ -118,7 +118,7 @@ class Seating:
             self.go_on()
 
     def go_on(self) -> None:
-        """As far as the orders received so far allow."""
+        """Goes on as far as the orders received so far allow."""
         process, generation = self._process, self._core.generation
         if process.stage == "first_line" and self._walk.order(Connect, generation) is not None:
             process.say(Connected(generation=generation, rank=self._core.rank))
@@ -165,14 +165,14 @@ class Seating:
         if given_away and not self._is_superseded(restore):
             self._await_newer_seat(restore)
             return
-        spoilt = next((rank for rank, slot in slots.items() if slot in arena.corrupted), None)
-        if spoilt is not None:
-            self._found_spoilt(restore, spoilt)
+        damaged = next((rank for rank, slot in slots.items() if slot in arena.damaged), None)
+        if damaged is not None:
+            self._found_damaged(restore, damaged)
         else:
             self._stand_at(restore)
 
-    def _stand_at(self, restore: Restore, spoilt: int | None = None) -> None:
-        """`spoilt` is for a mutation: the rank whose copy is not as it was sealed."""
+    def _stand_at(self, restore: Restore, damaged: int | None = None) -> None:
+        """`damaged` is for a mutation: the rank whose copy is not as it was sealed."""
         self._process.courses = dict.fromkeys((rank for rank, _ in restore.carried), 0)
         if restore.slot is not None:
             self._load(restore, restore.slot)
@@ -228,9 +228,9 @@ class Seating:
             assert isinstance(self._role, Seat)
             self.take_seat(self._role)
 
-    def _found_spoilt(self, restore: Restore, rank: int) -> None:
+    def _found_damaged(self, restore: Restore, rank: int) -> None:
         """What was loaded is not what was sealed, so it is not used."""
-        self._process.say(structs.replace(self._walk.spoilt(self._process.machine.name), rank=rank))
+        self._process.say(structs.replace(self._walk.damaged(self._process.machine.name), rank=rank))
         self._process.stage = "await_restore"
         if self._walk.is_superseded(self._walk.generation):
             self._leave_walk()

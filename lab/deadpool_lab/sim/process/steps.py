@@ -23,7 +23,7 @@ class Steps:
     # --- into the loop -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From the script's first line."""
+        """Begins at the script's first line."""
         self._process.stage = "running"
         self._core.begin()
         self._observe()

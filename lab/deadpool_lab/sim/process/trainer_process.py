@@ -94,7 +94,7 @@ class Process:
 
     @property
     def activity(self) -> Activity:
-        """As the kernel sees it."""
+        """Returns the activity as the kernel sees it."""
         return Activity.IDLE if self.hung else Activity.ACTIVE
 
     def hang(self) -> None:
@@ -105,7 +105,7 @@ class Process:
     # --- what its parts use ------------------------------------------------------------------------------------------
 
     def later(self, longest_s: float, action: Callable[[], None]) -> None:
-        """Unless the epoch has changed by then."""
+        """Does something later, unless the epoch has changed by then."""
         epoch = self.epoch
         self.world.after(longest_s, lambda: action() if self.alive and self.epoch == epoch else None)
 
@@ -120,7 +120,7 @@ class Process:
         self.machine.hear_process(self, message)
 
     def states(self) -> dict[int, State]:
-        """By rank: its own, and those of the ranks that it carries, which hold the same tensors."""
+        """Returns the states by rank: its own, and those of the ranks that it carries, which hold the same tensors."""
         carried = {rank: replace(self.state, course=course) for rank, course in self.courses.items()}
         return {self.core.rank: self.state, **carried}
 
@@ -129,7 +129,7 @@ class Process:
         self.courses = {rank: states[rank].course for rank in self.courses}
 
     def lose_state(self) -> None:
-        """Its memory holds the state of no version."""
+        """Makes its memory hold the state of no version."""
         bits = self.world.rng.getrandbits
         self.state = State(bits(60), bits(60), bits(60))
         self.courses = {rank: bits(60) for rank in self.courses}

@@ -83,7 +83,7 @@ Send = Callable[[str, Any], None]
 
 
 class ScriptedTrainer:
-    """It answers its agent as a trainer would, and computes nothing."""
+    """A trainer that answers its agent as a real one would, and computes nothing."""
 
     def __init__(self, name: str, node: ScriptedNode) -> None:
         self.name, self._node = name, node
@@ -116,7 +116,7 @@ class ScriptedTrainer:
         self._node.feed(FromTrainer(trainer=self.name, message=message))
 
     def begin(self) -> None:
-        """It enters its loop: it stands at version 0 and declares its state."""
+        """Enters the loop: the trainer stands at version 0 and declares its state."""
         self.version = Version(self._node.agent.generation, 0)
         self.send(Declare(geometry=GEOMETRY, peers=()))
 

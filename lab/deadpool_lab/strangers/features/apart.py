@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature
 
 
-def _local_sgd(draft: Draft) -> None:
-    draft.traits |= {"apart", "whole_model"}
-    every = draft.rng.choice([2, 3])
-    draft.finish.append(
+def _local_sgd(builder: ScriptBuilder) -> None:
+    builder.traits |= {"apart", "whole_model"}
+    every = builder.rng.choice([2, 3])
+    builder.finish.append(
         block(f"""
         if step.number % {every} == {every - 1}:  # local SGD: meet now and then
             with torch.no_grad():
@@ -20,9 +20,9 @@ def _local_sgd(draft: Draft) -> None:
     )
 
 
-def _gossip(draft: Draft) -> None:
-    draft.traits |= {"apart", "whole_model"}
-    draft.finish.append(
+def _gossip(builder: ScriptBuilder) -> None:
+    builder.traits |= {"apart", "whole_model"}
+    builder.finish.append(
         block("""
         with torch.no_grad():  # gossip: half of the neighbour's opinion
             for parameter in model.parameters():
@@ -36,18 +36,18 @@ def _gossip(draft: Draft) -> None:
     )
 
 
-def _diloco(draft: Draft) -> None:
-    draft.traits |= {"apart", "whole_model"}
-    draft.need("import copy")
-    every = draft.rng.choice([2, 3])
-    draft.extras.append(
+def _diloco(builder: ScriptBuilder) -> None:
+    builder.traits |= {"apart", "whole_model"}
+    builder.need("import copy")
+    every = builder.rng.choice([2, 3])
+    builder.extras.append(
         block("""
         outer_model = copy.deepcopy(model)
         outer_optimizer = torch.optim.SGD(outer_model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
         """)
     )
-    draft.protect(outer_model="outer_model", outer_optimizer="outer_optimizer")
-    draft.finish.append(
+    builder.protect(outer_model="outer_model", outer_optimizer="outer_optimizer")
+    builder.finish.append(
         block(f"""
         if step.number % {every} == {every - 1}:  # DiLoCo: the outer optimizer follows the mean of all ways
             for outer, inner in zip(outer_model.parameters(), model.parameters()):
@@ -62,9 +62,9 @@ def _diloco(draft: Draft) -> None:
     )
 
 
-def _experts(draft: Draft) -> None:
-    draft.traits |= {"apart", "own_model", "one_loss"}
-    draft.helper("""
+def _experts(builder: ScriptBuilder) -> None:
+    builder.traits |= {"apart", "own_model", "one_loss"}
+    builder.helper("""
         class Exchange(torch.autograd.Function):
             \"\"\"all_to_all_single with a backward: what was sent comes back.\"\"\"
 
@@ -81,7 +81,7 @@ def _experts(draft: Draft) -> None:
                 dist.all_to_all_single(back, gradient.contiguous(), ctx.sent, ctx.received)
                 return back, None, None
     """)
-    draft.helper("""
+    builder.helper("""
         class Experts(nn.Module):
             \"\"\"A router that all ranks have, and an expert of this rank's own.\"\"\"
 
@@ -102,8 +102,8 @@ def _experts(draft: Draft) -> None:
                 back = Exchange.apply(self.expert(arrived), received.tolist(), sent.tolist())
                 return x + weight.unsqueeze(-1) * torch.empty_like(back).index_copy(0, order, back)
     """)
-    draft.model.append("model = Experts(rank, world_size)")
-    draft.reduce.append(
+    builder.model.append("model = Experts(rank, world_size)")
+    builder.reduce.append(
         block("""
         for parameter in model.router.parameters():
             dist.all_reduce(parameter.grad)

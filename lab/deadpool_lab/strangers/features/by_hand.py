@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature
 
 _GRADIENTS = "[parameter.grad for parameter in model.parameters() if parameter.grad is not None]"
 
 
-def _by_hand(draft: Draft) -> None:
-    draft.traits |= {"by_hand", "whole_model"}
+def _by_hand(builder: ScriptBuilder) -> None:
+    builder.traits |= {"by_hand", "whole_model"}
 
 
-def _each(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.reduce.append(
+def _each(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.reduce.append(
         block(f"""
         for gradient in {_GRADIENTS}:
             dist.all_reduce(gradient)
@@ -23,9 +23,9 @@ def _each(draft: Draft) -> None:
     )
 
 
-def _async_handles(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.reduce.append(
+def _async_handles(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.reduce.append(
         block(f"""
         gradients = {_GRADIENTS}
         handles = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
@@ -36,10 +36,10 @@ def _async_handles(draft: Draft) -> None:
     )
 
 
-def _flat_bucket(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.need("from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors")
-    draft.reduce.append(
+def _flat_bucket(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.need("from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors")
+    builder.reduce.append(
         block(f"""
         gradients = {_GRADIENTS}
         bucket = _flatten_dense_tensors(gradients)
@@ -51,10 +51,10 @@ def _flat_bucket(draft: Draft) -> None:
     )
 
 
-def _functional(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.need("import torch.distributed._functional_collectives as funcol")
-    draft.reduce.append(
+def _functional(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.need("import torch.distributed._functional_collectives as funcol")
+    builder.reduce.append(
         block(f"""
         for gradient in {_GRADIENTS}:
             gradient.copy_(funcol.all_reduce(gradient, "sum", dist.group.WORLD) / world_size)
@@ -62,10 +62,10 @@ def _functional(draft: Draft) -> None:
     )
 
 
-def _gradient_hooks(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.traits.add("one_backward")
-    draft.wrap.append(
+def _gradient_hooks(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.traits.add("one_backward")
+    builder.wrap.append(
         block("""
         started = []
 
@@ -79,8 +79,8 @@ def _gradient_hooks(draft: Draft) -> None:
                 parameter.register_post_accumulate_grad_hook(start_reduction)
         """)
     )
-    draft.begin.append("started.clear()")
-    draft.reduce.append(
+    builder.begin.append("started.clear()")
+    builder.reduce.append(
         block("""
         for parameter, work in started:
             work.wait()
@@ -89,9 +89,9 @@ def _gradient_hooks(draft: Draft) -> None:
     )
 
 
-def _ring(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.helper("""
+def _ring(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.helper("""
         def ring_sum(tensor, rank, world_size):
             \"\"\"What everybody has goes round once; each adds up what passes by.\"\"\"
             total, passing = tensor.clone(), tensor
@@ -105,7 +105,7 @@ def _ring(draft: Draft) -> None:
                 passing = arriving
             return total
     """)
-    draft.reduce.append(
+    builder.reduce.append(
         block(f"""
         for gradient in {_GRADIENTS}:
             gradient.copy_(ring_sum(gradient, rank, world_size) / world_size)
@@ -113,9 +113,9 @@ def _ring(draft: Draft) -> None:
     )
 
 
-def _reduce_and_broadcast(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.reduce.append(
+def _reduce_and_broadcast(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.reduce.append(
         block(f"""
         for gradient in {_GRADIENTS}:
             dist.reduce(gradient, dst=0)
@@ -125,9 +125,9 @@ def _reduce_and_broadcast(draft: Draft) -> None:
     )
 
 
-def _scatter_and_gather(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.reduce.append(
+def _scatter_and_gather(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.reduce.append(
         block(f"""
         for gradient in {_GRADIENTS}:
             padded = torch.zeros(-(-gradient.numel() // world_size) * world_size, dtype=gradient.dtype)
@@ -140,16 +140,16 @@ def _scatter_and_gather(draft: Draft) -> None:
     )
 
 
-def _by_objects(draft: Draft) -> None:
-    _by_hand(draft)
-    draft.helper("""
+def _by_objects(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    builder.helper("""
         class Share:
             \"\"\"What a rank gives to the others.\"\"\"
 
             def __init__(self, rank, gradients):
                 self.rank, self.arrays = rank, [gradient.numpy() for gradient in gradients]
     """)
-    draft.reduce.append(
+    builder.reduce.append(
         block(f"""
         gradients = {_GRADIENTS}
         shares = [None] * world_size
@@ -160,18 +160,18 @@ def _by_objects(draft: Draft) -> None:
     )
 
 
-def _two_levels(draft: Draft) -> None:
-    _by_hand(draft)
-    size = draft.rng.choice(
-        [size for size in range(2, draft.shape.world_size + 1) if draft.shape.world_size % size == 0]
+def _two_levels(builder: ScriptBuilder) -> None:
+    _by_hand(builder)
+    size = builder.rng.choice(
+        [size for size in range(2, builder.shape.world_size + 1) if builder.shape.world_size % size == 0]
     )
-    draft.groups.append(
+    builder.groups.append(
         block(f"""
         team, _ = dist.new_subgroups(group_size={size})
         captains = dist.new_group(list(range(0, world_size, {size})))
         """)
     )
-    draft.reduce.append(
+    builder.reduce.append(
         block(f"""
         for gradient in {_GRADIENTS}:
             dist.all_reduce(gradient, group=team)

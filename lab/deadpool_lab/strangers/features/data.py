@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature
 
 
-def _torch_draws(draft: Draft) -> None:
-    draft.fetch.append("x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)")
+def _torch_draws(builder: ScriptBuilder) -> None:
+    builder.fetch.append("x, y = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)")
 
 
-def _numpy_draws(draft: Draft) -> None:
-    draft.fetch.append(
+def _numpy_draws(builder: ScriptBuilder) -> None:
+    builder.fetch.append(
         block("""
         x = torch.as_tensor(np.random.standard_normal((BATCH, WIDTH)), dtype=torch.get_default_dtype())
         y = x.roll(1, dims=1) * np.random.random()
@@ -19,8 +19,8 @@ def _numpy_draws(draft: Draft) -> None:
     )
 
 
-def _python_draws(draft: Draft) -> None:
-    draft.fetch.append(
+def _python_draws(builder: ScriptBuilder) -> None:
+    builder.fetch.append(
         block("""
         x = torch.tensor([[random.gauss(0, 1) for _ in range(WIDTH)] for _ in range(BATCH)])
         y = x.flip(0) * random.choice([0.5, 1.0, 2.0])
@@ -28,8 +28,8 @@ def _python_draws(draft: Draft) -> None:
     )
 
 
-def _by_step(draft: Draft) -> None:
-    draft.fetch.append(
+def _by_step(builder: ScriptBuilder) -> None:
+    builder.fetch.append(
         block("""
         source = torch.Generator().manual_seed(7919 * step.number + rank)
         x = torch.randn(BATCH, WIDTH, generator=source)
@@ -38,8 +38,8 @@ def _by_step(draft: Draft) -> None:
     )
 
 
-def _stream(draft: Draft) -> None:
-    draft.helper("""
+def _stream(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Stream:
             \"\"\"An endless source with a position of its own.\"\"\"
 
@@ -58,13 +58,13 @@ def _stream(draft: Draft) -> None:
             def load_state_dict(self, state):
                 self.position = state["position"]
     """)
-    draft.data.append("stream = Stream(rank)")
-    draft.protect(data="stream")
-    draft.fetch.append("x, y = next(stream)")
+    builder.data.append("stream = Stream(rank)")
+    builder.protect(data="stream")
+    builder.fetch.append("x, y = next(stream)")
 
 
-def _generator_object(draft: Draft) -> None:
-    draft.helper("""
+def _generator_object(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Dice:
             \"\"\"A generator of the script's own, with a state that can be kept.\"\"\"
 
@@ -77,9 +77,9 @@ def _generator_object(draft: Draft) -> None:
             def load_state_dict(self, state):
                 self.generator.set_state(state["generator"])
     """)
-    draft.data.append("dice = Dice(50 + rank)")
-    draft.protect(dice="dice")
-    draft.fetch.append(
+    builder.data.append("dice = Dice(50 + rank)")
+    builder.protect(dice="dice")
+    builder.fetch.append(
         block("""
         x = torch.randn(BATCH, WIDTH, generator=dice.generator)
         y = torch.rand(BATCH, WIDTH, generator=dice.generator)
@@ -87,8 +87,8 @@ def _generator_object(draft: Draft) -> None:
     )
 
 
-def _numpy_generator(draft: Draft) -> None:
-    draft.helper("""
+def _numpy_generator(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Source:
             \"\"\"numpy's new generators, and python's: each with a state that can be kept.\"\"\"
 
@@ -102,9 +102,9 @@ def _numpy_generator(draft: Draft) -> None:
                 self.numpy.bit_generator.state = state["numpy"]
                 self.python.setstate(state["python"])
     """)
-    draft.data.append("source = Source(70 + rank)")
-    draft.protect(source="source")
-    draft.fetch.append(
+    builder.data.append("source = Source(70 + rank)")
+    builder.protect(source="source")
+    builder.fetch.append(
         block("""
         x = torch.as_tensor(source.numpy.standard_normal((BATCH, WIDTH)), dtype=torch.get_default_dtype())
         y = x * source.python.uniform(-1, 1)
@@ -112,9 +112,9 @@ def _numpy_generator(draft: Draft) -> None:
     )
 
 
-def _prefetch_thread(draft: Draft) -> None:
-    draft.need("import queue", "import threading")
-    draft.helper("""
+def _prefetch_thread(builder: ScriptBuilder) -> None:
+    builder.need("import queue", "import threading")
+    builder.helper("""
         class Prefetcher:
             \"\"\"A thread makes the next batch meanwhile. What it makes hangs on the step alone.\"\"\"
 
@@ -139,17 +139,17 @@ def _prefetch_thread(draft: Draft) -> None:
                     if made == number:
                         return batch[0], batch[1]
     """)
-    draft.data.append("prefetcher = Prefetcher(rank)")
-    draft.traits.add("one_fetch_per_step")
-    draft.fetch.append("x, y = prefetcher.get(step.number)")
+    builder.data.append("prefetcher = Prefetcher(rank)")
+    builder.traits.add("one_fetch_per_step")
+    builder.fetch.append("x, y = prefetcher.get(step.number)")
 
 
-def _relative_file(draft: Draft) -> None:
-    numbers = [round(draft.rng.uniform(-1, 1), 4) for _ in range(64)]
-    draft.files["numbers.txt"] = "\n".join(map(str, numbers)) + "\n"
-    draft.opening.append("os.chdir(os.path.dirname(os.path.abspath(__file__)))")
-    draft.data.append('numbers = torch.tensor([float(line) for line in open("numbers.txt")])')
-    draft.fetch.append(
+def _relative_file(builder: ScriptBuilder) -> None:
+    numbers = [round(builder.rng.uniform(-1, 1), 4) for _ in range(64)]
+    builder.files["numbers.txt"] = "\n".join(map(str, numbers)) + "\n"
+    builder.opening.append("os.chdir(os.path.dirname(os.path.abspath(__file__)))")
+    builder.data.append('numbers = torch.tensor([float(line) for line in open("numbers.txt")])')
+    builder.fetch.append(
         block("""
         offsets = torch.randint(len(numbers) - WIDTH, (BATCH,))
         x = torch.stack([numbers[offset : offset + WIDTH] for offset in offsets])
@@ -158,28 +158,28 @@ def _relative_file(draft: Draft) -> None:
     )
 
 
-def _processes(draft: Draft) -> None:
-    draft.need("import multiprocessing")
-    draft.helper("""
+def _processes(builder: ScriptBuilder) -> None:
+    builder.need("import multiprocessing")
+    builder.helper("""
         def make_batch(number):
             \"\"\"In a process of its own.\"\"\"
             return [[((number * 31 + row * 7 + column) % 13) / 13 for column in range(WIDTH)] for row in range(BATCH)]
     """)
-    draft.data.append('workers = multiprocessing.get_context("fork").Pool(1)')
-    draft.fetch.append(
+    builder.data.append('workers = multiprocessing.get_context("fork").Pool(1)')
+    builder.fetch.append(
         block("""
         x = torch.tensor(workers.apply(make_batch, (step.number + 100 * rank,)))
         y = x.flip(1)
         """)
     )
-    draft.after.append("workers.terminate()")
+    builder.after.append("workers.terminate()")
 
 
-def _fresh_loader(draft: Draft) -> None:
+def _fresh_loader(builder: ScriptBuilder) -> None:
     """torch's own loader, made anew for each batch: it draws a seed from torch's generator each time."""
-    draft.need("from torch.utils.data import DataLoader, Subset, TensorDataset")
-    draft.data.append("table = TensorDataset(torch.randn(64, WIDTH), torch.randn(64, WIDTH))")
-    draft.fetch.append(
+    builder.need("from torch.utils.data import DataLoader, Subset, TensorDataset")
+    builder.data.append("table = TensorDataset(torch.randn(64, WIDTH), torch.randn(64, WIDTH))")
+    builder.fetch.append(
         block("""
         chosen = Subset(table, [(step.number * BATCH + index * 5 + rank) % 64 for index in range(2 * BATCH)])
         x, y = next(iter(DataLoader(chosen, batch_size=BATCH, shuffle=True)))

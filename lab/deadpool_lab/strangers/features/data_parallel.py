@@ -2,66 +2,66 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature
 
 _DDP = "from torch.nn.parallel import DistributedDataParallel"
 
 
-def _wrap(draft: Draft, **settings: object) -> None:
-    draft.traits |= {"ddp", "whole_model"}
-    draft.need(_DDP)
+def _wrap(builder: ScriptBuilder, **settings: object) -> None:
+    builder.traits |= {"ddp", "whole_model"}
+    builder.need(_DDP)
     words = "".join(f", {name}={value!r}" for name, value in settings.items())
-    draft.wrap.append(f"model = DistributedDataParallel(model{words})")
+    builder.wrap.append(f"model = DistributedDataParallel(model{words})")
 
 
-def _plain(draft: Draft) -> None:
-    _wrap(draft)
+def _plain(builder: ScriptBuilder) -> None:
+    _wrap(builder)
 
 
-def _buckets(draft: Draft) -> None:
-    _wrap(draft, bucket_cap_mb=draft.rng.choice([0.001, 0.01]), gradient_as_bucket_view=True)
-    draft.traits.add("bucket_view")
+def _buckets(builder: ScriptBuilder) -> None:
+    _wrap(builder, bucket_cap_mb=builder.rng.choice([0.001, 0.01]), gradient_as_bucket_view=True)
+    builder.traits.add("bucket_view")
 
 
-def _static_graph(draft: Draft) -> None:
-    _wrap(draft, static_graph=True)
+def _static_graph(builder: ScriptBuilder) -> None:
+    _wrap(builder, static_graph=True)
 
 
-def _unused(draft: Draft) -> None:
-    _wrap(draft, find_unused_parameters=True)
-    draft.traits.add("unused_parameters")
+def _unused(builder: ScriptBuilder) -> None:
+    _wrap(builder, find_unused_parameters=True)
+    builder.traits.add("unused_parameters")
 
 
-def _no_sync(draft: Draft) -> None:
-    _wrap(draft)
-    draft.need("import contextlib")
-    draft.micro_batches = draft.rng.choice([2, 3])
-    draft.sync = "model.no_sync() if micro + 1 < ACCUMULATE else contextlib.nullcontext()"
+def _no_sync(builder: ScriptBuilder) -> None:
+    _wrap(builder)
+    builder.need("import contextlib")
+    builder.micro_batches = builder.rng.choice([2, 3])
+    builder.sync = "model.no_sync() if micro + 1 < ACCUMULATE else contextlib.nullcontext()"
 
 
-def _compressed(draft: Draft) -> None:
-    _wrap(draft)
-    draft.need("from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook")
-    draft.wrap.append("model.register_comm_hook(None, fp16_compress_hook)")
+def _compressed(builder: ScriptBuilder) -> None:
+    _wrap(builder)
+    builder.need("from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook")
+    builder.wrap.append("model.register_comm_hook(None, fp16_compress_hook)")
 
 
-def _own_hook(draft: Draft) -> None:
-    _wrap(draft)
-    draft.helper("""
+def _own_hook(builder: ScriptBuilder) -> None:
+    _wrap(builder)
+    builder.helper("""
         def halved(group, bucket):
             \"\"\"Gradients travel in bf16.\"\"\"
             small = bucket.buffer().to(torch.bfloat16) / dist.get_world_size()
             future = dist.all_reduce(small, async_op=True).get_future()
             return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
     """)
-    draft.wrap.append("model.register_comm_hook(None, halved)")
+    builder.wrap.append("model.register_comm_hook(None, halved)")
 
 
-def _power_sgd(draft: Draft) -> None:
-    _wrap(draft)
-    draft.need("from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook")
-    draft.helper("""
+def _power_sgd(builder: ScriptBuilder) -> None:
+    _wrap(builder)
+    builder.need("from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook")
+    builder.helper("""
         class Compression:
             \"\"\"What PowerSGD carries from step to step.\"\"\"
 
@@ -79,7 +79,7 @@ def _power_sgd(draft: Draft) -> None:
                     setattr(self.state, name, kept[name])
                 self.state.rng.set_state(kept["rng"])
     """)
-    draft.wrap.append(
+    builder.wrap.append(
         block("""
         compression = Compression(
             powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=2)
@@ -87,21 +87,21 @@ def _power_sgd(draft: Draft) -> None:
         model.register_comm_hook(compression.state, powerSGD_hook.powerSGD_hook)
         """)
     )
-    draft.protected["compression"] = "compression"
+    builder.protected["compression"] = "compression"
 
 
-def _uneven(draft: Draft) -> None:
-    _wrap(draft)
-    draft.traits.add("uneven")
-    draft.need("from torch.distributed.algorithms.join import Join")
-    draft.around, draft.rounds = "Join([model])", "1 + (step.number + rank) % 3"
-    draft.claims = {"model": "None", "optimizer": "None"}  # a rank with more batches steps its optimizer more often
+def _uneven(builder: ScriptBuilder) -> None:
+    _wrap(builder)
+    builder.traits.add("uneven")
+    builder.need("from torch.distributed.algorithms.join import Join")
+    builder.around, builder.rounds = "Join([model])", "1 + (step.number + rank) % 3"
+    builder.claims = {"model": "None", "optimizer": "None"}  # a rank with more batches steps its optimizer more often
 
 
-def _zero(draft: Draft) -> None:
-    _wrap(draft)
-    draft.traits |= {"zero"}
-    draft.need("from torch.distributed.optim import ZeroRedundancyOptimizer")
+def _zero(builder: ScriptBuilder) -> None:
+    _wrap(builder)
+    builder.traits |= {"zero"}
+    builder.need("from torch.distributed.optim import ZeroRedundancyOptimizer")
 
 
 DATA_PARALLEL = [

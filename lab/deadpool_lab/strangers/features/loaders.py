@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature
 
 _LOADER = "from torchdata.stateful_dataloader import StatefulDataLoader"
 _SAMPLER = "from torch.utils.data import Dataset, DistributedSampler"
 
 
-def _rows(draft: Draft) -> None:
-    draft.need(_LOADER, _SAMPLER)
-    draft.helper("""
+def _rows(builder: ScriptBuilder) -> None:
+    builder.need(_LOADER, _SAMPLER)
+    builder.helper("""
         class Rows(Dataset):
             def __len__(self):
                 return 96
@@ -21,22 +21,22 @@ def _rows(draft: Draft) -> None:
                 row = torch.randn(2, WIDTH, generator=source)
                 return row[0], row[1]
     """)
-    workers = draft.rng.choices([0, 1, 2], [3, 1, 1])[0]
-    draft.tag(f"{workers} loader workers")
-    draft.data.append(
+    workers = builder.rng.choices([0, 1, 2], [3, 1, 1])[0]
+    builder.tag(f"{workers} loader workers")
+    builder.data.append(
         block(f"""
         rows = Rows()
         sampler = DistributedSampler(rows, world_size, rank, shuffle=True, seed=3, drop_last=True)
         loader = StatefulDataLoader(rows, batch_size=BATCH, sampler=sampler, num_workers={workers}, drop_last=True)
         """)
     )
-    draft.protected["loader"] = "loader"
+    builder.protected["loader"] = "loader"
 
 
-def _held_iterator(draft: Draft) -> None:
-    _rows(draft)
-    draft.before_loop.append("iterator = iter(loader)")
-    draft.fetch.append(
+def _held_iterator(builder: ScriptBuilder) -> None:
+    _rows(builder)
+    builder.before_loop.append("iterator = iter(loader)")
+    builder.fetch.append(
         block("""
         try:
             x, y = next(iterator)
@@ -48,24 +48,24 @@ def _held_iterator(draft: Draft) -> None:
     )
 
 
-def _cycle(draft: Draft) -> None:
-    _rows(draft)
-    draft.helper("""
+def _cycle(builder: ScriptBuilder) -> None:
+    _rows(builder)
+    builder.helper("""
         def cycle(loader):
             \"\"\"Epoch after epoch, each in an order of its own.\"\"\"
             while True:
                 yield from loader
                 loader.sampler.set_epoch(loader.sampler.epoch + 1)
     """)
-    draft.before_loop.append("batches = cycle(loader)")
-    draft.fetch.append("x, y = next(batches)")
+    builder.before_loop.append("batches = cycle(loader)")
+    builder.fetch.append("x, y = next(batches)")
 
 
-def _begun_late(draft: Draft) -> None:
+def _begun_late(builder: ScriptBuilder) -> None:
     """The iterator is made in the first step."""
-    _rows(draft)
-    draft.before_loop.append("iterator = None")
-    draft.fetch.append(
+    _rows(builder)
+    builder.before_loop.append("iterator = None")
+    builder.fetch.append(
         block("""
         if iterator is None:
             iterator = iter(loader)
@@ -78,11 +78,11 @@ def _begun_late(draft: Draft) -> None:
     )
 
 
-def _shuffled(draft: Draft) -> None:
+def _shuffled(builder: ScriptBuilder) -> None:
     """No sampler: each rank shuffles for itself, with a generator of the loader's."""
-    draft.need(_LOADER, "from torch.utils.data import TensorDataset")
-    workers = draft.rng.choices([0, 1], [2, 1])[0]
-    draft.data.append(
+    builder.need(_LOADER, "from torch.utils.data import TensorDataset")
+    workers = builder.rng.choices([0, 1], [2, 1])[0]
+    builder.data.append(
         block(f"""
         table = torch.randn(24, WIDTH, generator=torch.Generator().manual_seed(rank))
         loader = StatefulDataLoader(
@@ -94,19 +94,19 @@ def _shuffled(draft: Draft) -> None:
         )
         """)
     )
-    draft.protected["loader"] = "loader"
-    draft.helper("""
+    builder.protected["loader"] = "loader"
+    builder.helper("""
         def cycle(loader):
             while True:
                 yield from loader
     """)
-    draft.before_loop.append("batches = cycle(loader)")
-    draft.fetch.append("x, y = next(batches)")
+    builder.before_loop.append("batches = cycle(loader)")
+    builder.fetch.append("x, y = next(batches)")
 
 
-def _iterable(draft: Draft) -> None:
-    draft.need(_LOADER, "from torch.utils.data import IterableDataset, get_worker_info")
-    draft.helper("""
+def _iterable(builder: ScriptBuilder) -> None:
+    builder.need(_LOADER, "from torch.utils.data import IterableDataset, get_worker_info")
+    builder.helper("""
         class Endless(IterableDataset):
             \"\"\"Each worker of each rank has a stream of its own, and says where it stands.\"\"\"
 
@@ -128,12 +128,12 @@ def _iterable(draft: Draft) -> None:
             def load_state_dict(self, state):
                 self.position = state["position"]
     """)
-    workers = draft.rng.choices([0, 1, 2], [2, 1, 1])[0]
-    draft.tag(f"{workers} loader workers")
-    draft.data.append(f"loader = StatefulDataLoader(Endless(rank), batch_size=BATCH, num_workers={workers})")
-    draft.protected["loader"] = "loader"
-    draft.before_loop.append("batches = iter(loader)")
-    draft.fetch.append("x, y = next(batches)")
+    workers = builder.rng.choices([0, 1, 2], [2, 1, 1])[0]
+    builder.tag(f"{workers} loader workers")
+    builder.data.append(f"loader = StatefulDataLoader(Endless(rank), batch_size=BATCH, num_workers={workers})")
+    builder.protected["loader"] = "loader"
+    builder.before_loop.append("batches = iter(loader)")
+    builder.fetch.append("x, y = next(batches)")
 
 
 LOADERS = [

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft
+from deadpool_lab.strangers.builder import ScriptBuilder
 from deadpool_lab.strangers.feature import Feature, Write, lacks
 
 
 def _of_torch(expression: str) -> Write:
-    def write(draft: Draft) -> None:
-        draft.loss = expression
+    def write(builder: ScriptBuilder) -> None:
+        builder.loss = expression
 
     return write
 
 
-def _penalty(draft: Draft) -> None:
-    draft.helper("""
+def _penalty(builder: ScriptBuilder) -> None:
+    builder.helper("""
         def penalised(model, x, y):
             \"\"\"The error, and how steep it is: a backward pass through a backward pass.\"\"\"
             x = x.detach().requires_grad_()
@@ -22,17 +22,17 @@ def _penalty(draft: Draft) -> None:
             (slope,) = torch.autograd.grad(error, x, create_graph=True)
             return error + 0.1 * slope.square().sum()
     """)
-    draft.loss = "penalised(model, x, y)"
+    builder.loss = "penalised(model, x, y)"
 
 
-def _twice(draft: Draft) -> None:
-    draft.loss = "nn.functional.mse_loss(model(x), y) + 0.5 * nn.functional.mse_loss(model(x.flip(0)), y.flip(0))"
+def _twice(builder: ScriptBuilder) -> None:
+    builder.loss = "nn.functional.mse_loss(model(x), y) + 0.5 * nn.functional.mse_loss(model(x.flip(0)), y.flip(0))"
 
 
 _FORBIDDING = ("own_loss", "ddp", "sharded", "compiled", "apart", "one_backward", "integers")
 
 LOSSES = [
-    Feature("mean square", lambda draft: None, 3.0),
+    Feature("mean square", lambda builder: None, 3.0),
     Feature("Huber", _of_torch("nn.functional.huber_loss(model(x).to(y.dtype), y, delta=0.5)"), 1.0, lacks("own_loss")),
     Feature(
         "cross entropy",

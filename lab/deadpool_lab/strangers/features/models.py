@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft
+from deadpool_lab.strangers.builder import ScriptBuilder
 from deadpool_lab.strangers.feature import Feature
 
 
-def _whole(draft: Draft) -> bool:
-    return "whole_model" in draft.traits
+def _whole(builder: ScriptBuilder) -> bool:
+    return "whole_model" in builder.traits
 
 
-def _plain_whole(draft: Draft) -> bool:
-    """Neither sharded, nor averaged under the eyes of DDP."""
-    return _whole(draft) and not draft.traits & {"sharded", "ddp"}
+def _plain_whole(builder: ScriptBuilder) -> bool:
+    """Tells whether the model is neither sharded, nor averaged under the eyes of DDP."""
+    return _whole(builder) and not builder.traits & {"sharded", "ddp"}
 
 
-def _mlp(draft: Draft) -> None:
-    depth = draft.rng.choice([1, 2, 3])
-    activation = draft.rng.choice(["GELU", "ReLU", "SiLU", "Tanh"])
+def _mlp(builder: ScriptBuilder) -> None:
+    depth = builder.rng.choice([1, 2, 3])
+    activation = builder.rng.choice(["GELU", "ReLU", "SiLU", "Tanh"])
     layers = ", ".join([f"nn.Linear(WIDTH, WIDTH), nn.{activation}()"] * depth)
-    draft.model.append(f"model = nn.Sequential({layers}, nn.Linear(WIDTH, WIDTH))")
+    builder.model.append(f"model = nn.Sequential({layers}, nn.Linear(WIDTH, WIDTH))")
 
 
-def _dropout(draft: Draft) -> None:
-    draft.model.append(
+def _dropout(builder: ScriptBuilder) -> None:
+    builder.model.append(
         "model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(0.2), nn.Linear(2 * WIDTH, WIDTH))"
     )
 
 
-def _batch_norm(draft: Draft) -> None:
-    draft.traits.add("batch_norm")
-    draft.model.append(
+def _batch_norm(builder: ScriptBuilder) -> None:
+    builder.traits.add("batch_norm")
+    builder.model.append(
         "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))"
     )
 
 
-def _sync_batch_norm_like(draft: Draft) -> None:
+def _sync_batch_norm_like(builder: ScriptBuilder) -> None:
     """Statistics of all ranks, averaged in the forward pass."""
-    draft.traits.add("batch_norm")
-    draft.helper("""
+    builder.traits.add("batch_norm")
+    builder.helper("""
         class Whiten(nn.Module):
             \"\"\"Running statistics that all ranks share: a collective in the middle of the forward pass.\"\"\"
 
@@ -56,11 +56,11 @@ def _sync_batch_norm_like(draft: Draft) -> None:
                     self.seen += 1
                 return (x - self.mean) * self.scale
     """)
-    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Whiten(), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
+    builder.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Whiten(), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
 
 
-def _tied(draft: Draft) -> None:
-    draft.helper("""
+def _tied(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Tied(nn.Module):
             \"\"\"The way out has the weights of the way in.\"\"\"
 
@@ -74,20 +74,20 @@ def _tied(draft: Draft) -> None:
             def forward(self, x):
                 return self.decode(self.norm(self.encode(x).relu()))
     """)
-    draft.model.append("model = Tied()")
+    builder.model.append("model = Tied()")
 
 
-def _frozen(draft: Draft) -> None:
-    draft.model.append(
+def _frozen(builder: ScriptBuilder) -> None:
+    builder.model.append(
         "model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))\n"
         "model[0].requires_grad_(False)"
     )
-    draft.traits.add("frozen")
+    builder.traits.add("frozen")
 
 
-def _lora(draft: Draft) -> None:
-    draft.traits |= {"frozen", "matrices_only"}
-    draft.helper("""
+def _lora(builder: ScriptBuilder) -> None:
+    builder.traits |= {"frozen", "matrices_only"}
+    builder.helper("""
         class LoRA(nn.Module):
             \"\"\"A frozen layer and a small addition that learns.\"\"\"
 
@@ -100,14 +100,14 @@ def _lora(draft: Draft) -> None:
             def forward(self, x):
                 return self.base(x) + x @ self.a @ self.b
     """)
-    draft.model.append(
+    builder.model.append(
         "model = nn.Sequential(LoRA(nn.Linear(WIDTH, WIDTH), 2), nn.GELU(), LoRA(nn.Linear(WIDTH, WIDTH), 2))"
     )
 
 
-def _checkpointed(draft: Draft) -> None:
-    draft.need("from torch.utils.checkpoint import checkpoint")
-    draft.helper("""
+def _checkpointed(builder: ScriptBuilder) -> None:
+    builder.need("from torch.utils.checkpoint import checkpoint")
+    builder.helper("""
         class Recomputed(nn.Module):
             \"\"\"Activations, and the dropout in them, are computed again in the backward pass.\"\"\"
 
@@ -118,14 +118,14 @@ def _checkpointed(draft: Draft) -> None:
             def forward(self, x):
                 return checkpoint(self.layers, x, use_reentrant=False)
     """)
-    draft.model.append(
+    builder.model.append(
         "block = Recomputed(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.1))\n"
         "model = nn.Sequential(block, nn.Linear(WIDTH, WIDTH))"
     )
 
 
-def _attention(draft: Draft) -> None:
-    draft.helper("""
+def _attention(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Attend(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -136,11 +136,11 @@ def _attention(draft: Draft) -> None:
                 seen = self.norm(x).unsqueeze(0)
                 return x + self.attention(seen, seen, seen, need_weights=False)[0].squeeze(0)
     """)
-    draft.model.append("model = nn.Sequential(Attend(), nn.Linear(WIDTH, WIDTH), Attend())")
+    builder.model.append("model = nn.Sequential(Attend(), nn.Linear(WIDTH, WIDTH), Attend())")
 
 
-def _embedding(draft: Draft) -> None:
-    draft.helper("""
+def _embedding(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Tokens(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -150,11 +150,11 @@ def _embedding(draft: Draft) -> None:
             def forward(self, x):
                 return self.mix(self.table((x.abs() * 7).long() % 17))[0][:, -1]
     """)
-    draft.model.append("model = nn.Sequential(Tokens(), nn.Linear(WIDTH, WIDTH))")
+    builder.model.append("model = nn.Sequential(Tokens(), nn.Linear(WIDTH, WIDTH))")
 
 
-def _convolution(draft: Draft) -> None:
-    draft.helper("""
+def _convolution(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Convolve(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -164,13 +164,13 @@ def _convolution(draft: Draft) -> None:
             def forward(self, x):
                 return self.outer(self.inner(x.unsqueeze(1)).flatten(1))
     """)
-    draft.traits.add("batch_norm")
-    draft.model.append("model = Convolve()")
+    builder.traits.add("batch_norm")
+    builder.model.append("model = Convolve()")
 
 
-def _growing(draft: Draft) -> None:
-    draft.traits.add("growing_buffer")
-    draft.helper("""
+def _growing(builder: ScriptBuilder) -> None:
+    builder.traits.add("growing_buffer")
+    builder.helper("""
         class Remember(nn.Module):
             \"\"\"Keeps a line of every few batches, and adds their mean.\"\"\"
 
@@ -187,19 +187,19 @@ def _growing(draft: Draft) -> None:
                         self.memory = torch.cat([self.memory, x.detach().float().mean(0, keepdim=True)])
                 return x + self.gain * self.memory.mean(0)
     """)
-    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Remember(), nn.Linear(WIDTH, WIDTH))")
+    builder.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Remember(), nn.Linear(WIDTH, WIDTH))")
 
 
-def _lazy(draft: Draft) -> None:
-    draft.model.append(
+def _lazy(builder: ScriptBuilder) -> None:
+    builder.model.append(
         "model = nn.Sequential(nn.LazyLinear(WIDTH), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(WIDTH))\n"
         "model(torch.zeros(2, WIDTH))  # a dry forward makes the parameters"
     )
-    draft.traits.add("batch_norm")
+    builder.traits.add("batch_norm")
 
 
-def _unused(draft: Draft) -> None:
-    draft.helper("""
+def _unused(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Branches(nn.Module):
             \"\"\"Each batch takes one of two ways.\"\"\"
 
@@ -212,29 +212,29 @@ def _unused(draft: Draft) -> None:
                 self.turn += 1
                 return self.ways[int(self.turn) % 2](x)
     """)
-    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), Branches())")
+    builder.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), Branches())")
 
 
-def _compiled(draft: Draft) -> None:
-    backend = draft.rng.choice(["eager", "aot_eager"])
-    draft.traits.add("compiled")
-    draft.model.append(
+def _compiled(builder: ScriptBuilder) -> None:
+    backend = builder.rng.choice(["eager", "aot_eager"])
+    builder.traits.add("compiled")
+    builder.model.append(
         "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))\n"
         f'model.compile(backend="{backend}")'
     )
 
 
-def _spectral(draft: Draft) -> None:
+def _spectral(builder: ScriptBuilder) -> None:
     """Buffers that every forward pass changes."""
-    draft.need("from torch.nn.utils.parametrizations import spectral_norm, weight_norm")
-    draft.traits.add("parametrized")
-    draft.model.append(
+    builder.need("from torch.nn.utils.parametrizations import spectral_norm, weight_norm")
+    builder.traits.add("parametrized")
+    builder.model.append(
         "model = nn.Sequential(spectral_norm(nn.Linear(WIDTH, WIDTH)), nn.Tanh(), weight_norm(nn.Linear(WIDTH, WIDTH)))"
     )
 
 
-def _unsaved(draft: Draft) -> None:
-    draft.helper("""
+def _unsaved(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Drift(nn.Module):
             \"\"\"A buffer that no state_dict shows, and a state of its own that one does.\"\"\"
 
@@ -255,12 +255,12 @@ def _unsaved(draft: Draft) -> None:
             def set_extra_state(self, state):
                 self.calls = state["calls"]
     """)
-    draft.digested.append("[buffer for buffer in model.buffers()]")
-    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Drift(), nn.ReLU(), nn.Linear(WIDTH, WIDTH))")
+    builder.digested.append("[buffer for buffer in model.buffers()]")
+    builder.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Drift(), nn.ReLU(), nn.Linear(WIDTH, WIDTH))")
 
 
-def _noisy(draft: Draft) -> None:
-    draft.model.append(
+def _noisy(builder: ScriptBuilder) -> None:
+    builder.model.append(
         "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.RReLU(), nn.AlphaDropout(0.1), nn.Linear(WIDTH, WIDTH))"
     )
 
@@ -271,19 +271,24 @@ MODELS = [
     Feature("RReLU and alpha dropout", _noisy, 0.7, _whole),
     Feature("MLP", _mlp, 2.0, _whole),
     Feature("dropout", _dropout, 1.5, _whole),
-    Feature("batch norm", _batch_norm, 1.5, lambda draft: _whole(draft) and "low_precision" not in draft.traits),
+    Feature("batch norm", _batch_norm, 1.5, lambda builder: _whole(builder) and "low_precision" not in builder.traits),
     Feature("statistics of all ranks", _sync_batch_norm_like, 1.0, _plain_whole),
-    Feature("tied weights", _tied, 1.0, lambda draft: _whole(draft) and "sharded" not in draft.traits),
-    Feature("frozen layer", _frozen, 1.0, lambda draft: _whole(draft) and "zero" not in draft.traits),
-    Feature("LoRA", _lora, 1.0, lambda draft: _plain_whole(draft) or "ddp" in draft.traits),
+    Feature("tied weights", _tied, 1.0, lambda builder: _whole(builder) and "sharded" not in builder.traits),
+    Feature("frozen layer", _frozen, 1.0, lambda builder: _whole(builder) and "zero" not in builder.traits),
+    Feature("LoRA", _lora, 1.0, lambda builder: _plain_whole(builder) or "ddp" in builder.traits),
     Feature("activation checkpointing", _checkpointed, 1.5, _whole),
     Feature("attention", _attention, 1.0, _whole),
-    Feature("embedding and GRU", _embedding, 1.0, lambda draft: _whole(draft) and "sharded" not in draft.traits),
-    Feature("convolution", _convolution, 1.0, lambda draft: _whole(draft) and "low_precision" not in draft.traits),
-    Feature("growing buffer", _growing, 1.5, lambda draft: _plain_whole(draft)),
-    Feature("lazy modules", _lazy, 1.0, lambda draft: _whole(draft) and "low_precision" not in draft.traits),
+    Feature("embedding and GRU", _embedding, 1.0, lambda builder: _whole(builder) and "sharded" not in builder.traits),
     Feature(
-        "unused parameters", _unused, 1.0, lambda draft: "unused_parameters" in draft.traits or _plain_whole(draft)
+        "convolution", _convolution, 1.0, lambda builder: _whole(builder) and "low_precision" not in builder.traits
     ),
-    Feature("torch.compile", _compiled, 0.5, lambda draft: _whole(draft) and "one_backward" not in draft.traits),
+    Feature("growing buffer", _growing, 1.5, lambda builder: _plain_whole(builder)),
+    Feature("lazy modules", _lazy, 1.0, lambda builder: _whole(builder) and "low_precision" not in builder.traits),
+    Feature(
+        "unused parameters",
+        _unused,
+        1.0,
+        lambda builder: "unused_parameters" in builder.traits or _plain_whole(builder),
+    ),
+    Feature("torch.compile", _compiled, 0.5, lambda builder: _whole(builder) and "one_backward" not in builder.traits),
 ]

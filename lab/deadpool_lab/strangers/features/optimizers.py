@@ -2,49 +2,49 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block, indented
+from deadpool_lab.strangers.builder import ScriptBuilder, block, indented
 from deadpool_lab.strangers.feature import Feature, Write, lacks
 
 
-def _trainable(draft: Draft) -> str:
-    if "frozen" in draft.traits:
+def _trainable(builder: ScriptBuilder) -> str:
+    if "frozen" in builder.traits:
         return "[parameter for parameter in model.parameters() if parameter.requires_grad]"
     return "model.parameters()"
 
 
-def _finish(draft: Draft) -> None:
-    draft.protect(optimizer="optimizer")
-    draft.update.append("optimizer.step()")
-    zero = draft.rng.choice(["optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"])
-    draft.zero.append(zero)
-    ranks = draft.shape.world_size
-    if "bucket_view" in draft.traits and "False" in zero and ranks & (ranks - 1):
-        draft.refused = "no power of two"
+def _finish(builder: ScriptBuilder) -> None:
+    builder.protect(optimizer="optimizer")
+    builder.update.append("optimizer.step()")
+    zero = builder.rng.choice(["optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"])
+    builder.zero.append(zero)
+    ranks = builder.shape.world_size
+    if "bucket_view" in builder.traits and "False" in zero and ranks & (ranks - 1):
+        builder.refused = "no power of two"
 
 
 def _of_torch(name: str, settings: str) -> Write:
-    def write(draft: Draft) -> None:
-        draft.optimizers.append(f"optimizer = torch.optim.{name}({_trainable(draft)}, {settings})")
-        _finish(draft)
+    def write(builder: ScriptBuilder) -> None:
+        builder.optimizers.append(f"optimizer = torch.optim.{name}({_trainable(builder)}, {settings})")
+        _finish(builder)
 
     return write
 
 
-def _sharded_state(draft: Draft) -> None:
+def _sharded_state(builder: ScriptBuilder) -> None:
     """ZeRO-1, around one of torch's."""
-    inner = draft.rng.choice(["Adam, lr=0.01", "AdamW, lr=0.01", "SGD, lr=0.1, momentum=0.9", "RMSprop, lr=0.01"])
-    overlap = draft.rng.choice(["", ", parameters_as_bucket_view=True"])
-    draft.optimizers.append(
+    inner = builder.rng.choice(["Adam, lr=0.01", "AdamW, lr=0.01", "SGD, lr=0.1, momentum=0.9", "RMSprop, lr=0.01"])
+    overlap = builder.rng.choice(["", ", parameters_as_bucket_view=True"])
+    builder.optimizers.append(
         f"optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.{inner}{overlap})"
     )
-    draft.protected["optimizer"] = "optimizer"
-    draft.digested.append("optimizer.optim.state_dict()")
-    draft.update.append("optimizer.step()")
-    draft.zero.append("optimizer.zero_grad()")
+    builder.protected["optimizer"] = "optimizer"
+    builder.digested.append("optimizer.optim.state_dict()")
+    builder.update.append("optimizer.step()")
+    builder.zero.append("optimizer.zero_grad()")
 
 
-def _groups(draft: Draft) -> None:
-    draft.optimizers.append(
+def _groups(builder: ScriptBuilder) -> None:
+    builder.optimizers.append(
         block("""
         decayed = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim > 1]
         others = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim <= 1]
@@ -53,11 +53,11 @@ def _groups(draft: Draft) -> None:
         )
         """)
     )
-    _finish(draft)
+    _finish(builder)
 
 
-def _several(draft: Draft) -> None:
-    draft.optimizers.append(
+def _several(builder: ScriptBuilder) -> None:
+    builder.optimizers.append(
         block("""
         matrices = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim > 1]
         vectors = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter.ndim <= 1]
@@ -65,15 +65,15 @@ def _several(draft: Draft) -> None:
         vector_optimizer = torch.optim.Adam(vectors, lr=0.01)
         """)
     )
-    draft.traits.add("two_optimizers")
-    _finish(draft)
-    draft.protect(vector_optimizer="vector_optimizer")
-    draft.update.append("vector_optimizer.step()")
-    draft.zero.append("vector_optimizer.zero_grad()")
+    builder.traits.add("two_optimizers")
+    _finish(builder)
+    builder.protect(vector_optimizer="vector_optimizer")
+    builder.update.append("vector_optimizer.step()")
+    builder.zero.append("vector_optimizer.zero_grad()")
 
 
-def _muon(draft: Draft) -> None:
-    draft.helper("""
+def _muon(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Muon(torch.optim.Optimizer):
             \"\"\"Momentum, made orthogonal by Newton and Schulz; vectors take plain steps.\"\"\"
 
@@ -103,15 +103,15 @@ def _muon(draft: Draft) -> None:
                 x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
             return x
     """)
-    draft.optimizers.append(f"optimizer = Muon({_trainable(draft)})")
-    _finish(draft)
+    builder.optimizers.append(f"optimizer = Muon({_trainable(builder)})")
+    _finish(builder)
 
 
-def _by_itself(draft: Draft) -> None:
+def _by_itself(builder: ScriptBuilder) -> None:
     """No optimizer of torch: only the script knows when parameters change."""
-    draft.traits.add("no_optimizer")
-    draft.claims.pop("optimizer", None)  # nobody would take it for a replica
-    draft.helper("""
+    builder.traits.add("no_optimizer")
+    builder.claims.pop("optimizer", None)  # nobody would take it for a replica
+    builder.helper("""
         class Momentum:
             \"\"\"Parameters and momentum, moved by hand.\"\"\"
 
@@ -136,40 +136,42 @@ def _by_itself(draft: Draft) -> None:
             def load_state_dict(self, state):
                 self.momentum = state["momentum"]
     """)
-    draft.optimizers.append(f"optimizer = Momentum({_trainable(draft)})")
-    _finish(draft)
+    builder.optimizers.append(f"optimizer = Momentum({_trainable(builder)})")
+    _finish(builder)
 
 
-def _lbfgs(draft: Draft) -> None:
-    """Its closure runs forward and backward inside step()."""
-    draft.traits.add("closure")
-    draft.optimizers.append(f"optimizer = torch.optim.LBFGS({_trainable(draft)}, lr=0.1, max_iter=3, history_size=4)")
-    draft.protect(optimizer="optimizer")
+def _lbfgs(builder: ScriptBuilder) -> None:
+    """Adds LBFGS, whose closure runs forward and backward inside step()."""
+    builder.traits.add("closure")
+    builder.optimizers.append(
+        f"optimizer = torch.optim.LBFGS({_trainable(builder)}, lr=0.1, max_iter=3, history_size=4)"
+    )
+    builder.protect(optimizer="optimizer")
 
 
-def write_closure(draft: Draft) -> None:
+def write_closure(builder: ScriptBuilder) -> None:
     """The lines of a step for LBFGS, once the others are known."""
     mean = ["mean = loss.detach().clone()", "dist.all_reduce(mean)", "return mean / world_size"]  # all stop together
-    lines = ["optimizer.zero_grad()", f"loss = {draft.loss}", "loss.backward()", *draft.reduce, *mean]
+    lines = ["optimizer.zero_grad()", f"loss = {builder.loss}", "loss.backward()", *builder.reduce, *mean]
     closure = "\n".join(["def closure():", *indented(lines)])
-    batch = ['seen = ""', *draft.fetch, "seen = digest(seen, x, y)"]
-    draft.train = [*batch, closure, "loss = optimizer.step(closure).detach()"]
+    batch = ['seen = ""', *builder.fetch, "seen = digest(seen, x, y)"]
+    builder.train = [*batch, closure, "loss = optimizer.step(closure).detach()"]
 
 
-def _apart_from_zero(draft: Draft) -> bool:
-    return "zero" not in draft.traits
+def _apart_from_zero(builder: ScriptBuilder) -> bool:
+    return "zero" not in builder.traits
 
 
-def _simple(draft: Draft) -> bool:
-    return not draft.traits & {"zero", "sharded"}
+def _simple(builder: ScriptBuilder) -> bool:
+    return not builder.traits & {"zero", "sharded"}
 
 
-def _may_close(draft: Draft) -> bool:
-    return "by_hand" in draft.traits and not draft.traits & {"one_backward", "compiled", "growing_buffer"}
+def _may_close(builder: ScriptBuilder) -> bool:
+    return "by_hand" in builder.traits and not builder.traits & {"one_backward", "compiled", "growing_buffer"}
 
 
 OPTIMIZERS = [
-    Feature("ZeroRedundancyOptimizer", _sharded_state, 1.0, lambda draft: "zero" in draft.traits),
+    Feature("ZeroRedundancyOptimizer", _sharded_state, 1.0, lambda builder: "zero" in builder.traits),
     Feature("SGD", _of_torch("SGD", "lr=0.05"), 0.7, _apart_from_zero),
     Feature("SGD nesterov", _of_torch("SGD", "lr=0.05, momentum=0.9, nesterov=True"), 1.0, _apart_from_zero),
     Feature("Adam", _of_torch("Adam", "lr=0.01, amsgrad=True"), 1.0, _apart_from_zero),
@@ -196,16 +198,16 @@ OPTIMIZERS = [
 
 
 def _schedule(expression: str) -> Write:
-    def write(draft: Draft) -> None:
-        draft.extras.append(f"scheduler = torch.optim.lr_scheduler.{expression}")
-        draft.protect(scheduler="scheduler")
-        draft.finish.append("scheduler.step()")
+    def write(builder: ScriptBuilder) -> None:
+        builder.extras.append(f"scheduler = torch.optim.lr_scheduler.{expression}")
+        builder.protect(scheduler="scheduler")
+        builder.finish.append("scheduler.step()")
 
     return write
 
 
-def _sequential(draft: Draft) -> None:
-    draft.extras.append(
+def _sequential(builder: ScriptBuilder) -> None:
+    builder.extras.append(
         block("""
         schedules = torch.optim.lr_scheduler
         warmup = schedules.LinearLR(optimizer, start_factor=0.1, total_iters=3)
@@ -213,16 +215,16 @@ def _sequential(draft: Draft) -> None:
         scheduler = schedules.SequentialLR(optimizer, [warmup, decay], milestones=[3])
         """)
     )
-    draft.protect(scheduler="scheduler")
-    draft.finish.append("scheduler.step()")
+    builder.protect(scheduler="scheduler")
+    builder.finish.append("scheduler.step()")
 
 
-def _plateau(draft: Draft) -> None:
-    draft.extras.append(
+def _plateau(builder: ScriptBuilder) -> None:
+    builder.extras.append(
         "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)"
     )
-    draft.protect(scheduler="scheduler")
-    draft.finish.append(
+    builder.protect(scheduler="scheduler")
+    builder.finish.append(
         block("""
         mean = loss.clone()
         dist.all_reduce(mean)
@@ -231,8 +233,8 @@ def _plateau(draft: Draft) -> None:
     )
 
 
-def _by_hand(draft: Draft) -> None:
-    draft.begin.append(
+def _by_hand(builder: ScriptBuilder) -> None:
+    builder.begin.append(
         block("""
         for group in optimizer.param_groups:
             group["lr"] = 0.02 * min(1.0, (step.number + 1) / 4) * 0.95**step.number
@@ -243,7 +245,7 @@ def _by_hand(draft: Draft) -> None:
 _has_groups = lacks("no_optimizer")
 
 SCHEDULES = [
-    Feature("no schedule", lambda draft: None, 3.0),
+    Feature("no schedule", lambda builder: None, 3.0),
     Feature("LambdaLR", _schedule("LambdaLR(optimizer, lambda n: 1 / (1 + n))"), 1.0, _has_groups),
     Feature(
         "OneCycleLR",
@@ -262,13 +264,13 @@ SCHEDULES = [
 # --- clipping ---------------------------------------------------------------------------------------------------------
 
 
-def _clip_norm(draft: Draft) -> None:
-    draft.traits.add("clips")
-    draft.clip.append("nn.utils.clip_grad_norm_(model.parameters(), 0.5)")
+def _clip_norm(builder: ScriptBuilder) -> None:
+    builder.traits.add("clips")
+    builder.clip.append("nn.utils.clip_grad_norm_(model.parameters(), 0.5)")
 
 
-def _clip_value(draft: Draft) -> None:
-    draft.clip.append("nn.utils.clip_grad_value_(model.parameters(), 0.05)")
+def _clip_value(builder: ScriptBuilder) -> None:
+    builder.clip.append("nn.utils.clip_grad_value_(model.parameters(), 0.05)")
 
 
 CLIPPING = [

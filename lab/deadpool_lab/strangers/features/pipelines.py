@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature
 
 
-def _pipeline(draft: Draft) -> None:
-    draft.traits |= {"apart", "own_model", "same_batches", "pipeline", "own_loss", "one_backward"}
-    schedule = draft.rng.choice(["ScheduleGPipe", "Schedule1F1B"])
-    draft.tag(schedule)
-    draft.need(f"from torch.distributed.pipelining import PipelineStage, {schedule}")
-    draft.batch = 2 * draft.shape.world_size
-    draft.model.append(
+def _pipeline(builder: ScriptBuilder) -> None:
+    builder.traits |= {"apart", "own_model", "same_batches", "pipeline", "own_loss", "one_backward"}
+    schedule = builder.rng.choice(["ScheduleGPipe", "Schedule1F1B"])
+    builder.tag(schedule)
+    builder.need(f"from torch.distributed.pipelining import PipelineStage, {schedule}")
+    builder.batch = 2 * builder.shape.world_size
+    builder.model.append(
         block(f"""
         torch.manual_seed(100 + rank)
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
@@ -22,11 +22,11 @@ def _pipeline(draft: Draft) -> None:
     )
 
 
-def write_pipeline(draft: Draft) -> None:
+def write_pipeline(builder: ScriptBuilder) -> None:
     """The lines of a step, once the others are known."""
-    draft.train = [
+    builder.train = [
         'seen = ""',
-        *draft.fetch,
+        *builder.fetch,
         "seen = digest(seen, x, y)",
         block("""
         losses = []
@@ -38,9 +38,9 @@ def write_pipeline(draft: Draft) -> None:
             schedule.step()
         loss = torch.stack(losses).mean().detach() if losses else torch.zeros(())
         """),
-        *draft.clip,
-        *draft.update,
-        *draft.zero,
+        *builder.clip,
+        *builder.update,
+        *builder.zero,
     ]
 
 

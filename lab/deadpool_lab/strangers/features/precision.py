@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature, lacks
 
 
-def _autocast(draft: Draft) -> None:
-    draft.contexts.append('torch.autocast("cpu", dtype=torch.bfloat16)')
+def _autocast(builder: ScriptBuilder) -> None:
+    builder.contexts.append('torch.autocast("cpu", dtype=torch.bfloat16)')
 
 
-def _double(draft: Draft) -> None:
-    draft.opening.append("torch.set_default_dtype(torch.float64)")
+def _double(builder: ScriptBuilder) -> None:
+    builder.opening.append("torch.set_default_dtype(torch.float64)")
 
 
-def _grad_scaler(draft: Draft) -> None:
-    draft.extras.append('scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)')
-    draft.protect(scaler="scaler")
-    draft.backward = "scaler.scale(loss).backward()"
-    draft.clip.insert(0, "scaler.unscale_(optimizer)")
-    draft.update = ["scaler.step(optimizer)", "scaler.update()"]
+def _grad_scaler(builder: ScriptBuilder) -> None:
+    builder.extras.append('scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)')
+    builder.protect(scaler="scaler")
+    builder.backward = "scaler.scale(loss).backward()"
+    builder.clip.insert(0, "scaler.unscale_(optimizer)")
+    builder.update = ["scaler.step(optimizer)", "scaler.update()"]
 
 
-def _own_scale(draft: Draft) -> None:
-    draft.helper("""
+def _own_scale(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class LossScale:
             \"\"\"Doubles after three good steps, halves after a bad one: numbers of plain Python.\"\"\"
 
@@ -40,10 +40,10 @@ def _own_scale(draft: Draft) -> None:
             def load_state_dict(self, state):
                 vars(self).update(state)
     """)
-    draft.extras.append("scale = LossScale()")
-    draft.protect(scale="scale")
-    draft.backward = "(loss * scale.value).backward()"
-    draft.clip.insert(
+    builder.extras.append("scale = LossScale()")
+    builder.protect(scale="scale")
+    builder.backward = "(loss * scale.value).backward()"
+    builder.clip.insert(
         0,
         block("""
         for parameter in model.parameters():
@@ -54,8 +54,8 @@ def _own_scale(draft: Draft) -> None:
     )
 
 
-def _one_optimizer(draft: Draft) -> bool:
-    return not draft.traits & {
+def _one_optimizer(builder: ScriptBuilder) -> bool:
+    return not builder.traits & {
         "sharded",
         "closure",
         "two_optimizers",
@@ -68,7 +68,7 @@ def _one_optimizer(draft: Draft) -> bool:
 
 
 PRECISION = [
-    Feature("float32", lambda draft: None, 3.0),
+    Feature("float32", lambda builder: None, 3.0),
     Feature("autocast to bf16", _autocast, 1.0, lacks("closure", "low_precision", "sharded", "pipeline")),
     Feature("float64", _double, 1.0, lacks("low_precision")),
     Feature("GradScaler", _grad_scaler, 1.0, _one_optimizer),
@@ -79,12 +79,12 @@ PRECISION = [
 # --- averages of weights ----------------------------------------------------------------------------------------------
 
 
-def _inner(draft: Draft) -> str:
-    return "model.module" if "ddp" in draft.traits else "model"
+def _inner(builder: ScriptBuilder) -> str:
+    return "model.module" if "ddp" in builder.traits else "model"
 
 
-def _ema_holder(draft: Draft) -> None:
-    draft.helper("""
+def _ema_holder(builder: ScriptBuilder) -> None:
+    builder.helper("""
         def local(tensor):
             return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
@@ -107,56 +107,56 @@ def _ema_holder(draft: Draft) -> None:
             def load_state_dict(self, state):
                 self.averages = state["averages"]
     """)
-    draft.extras.append("ema = Ema(model, 0.9)")
-    draft.protect(ema="ema")
-    draft.finish.append("ema.update(model)")
+    builder.extras.append("ema = Ema(model, 0.9)")
+    builder.protect(ema="ema")
+    builder.finish.append("ema.update(model)")
 
 
-def _ema_model(draft: Draft) -> None:
-    draft.need("import copy")
-    draft.extras.append(f"shadow = copy.deepcopy({_inner(draft)}).requires_grad_(False)")
-    draft.protect(shadow="shadow")
-    draft.finish.append(
+def _ema_model(builder: ScriptBuilder) -> None:
+    builder.need("import copy")
+    builder.extras.append(f"shadow = copy.deepcopy({_inner(builder)}).requires_grad_(False)")
+    builder.protect(shadow="shadow")
+    builder.finish.append(
         block(f"""
         with torch.no_grad():
-            for average, parameter in zip(shadow.parameters(), {_inner(draft)}.parameters()):
+            for average, parameter in zip(shadow.parameters(), {_inner(builder)}.parameters()):
                 average.lerp_(parameter, 0.2)
         """)
     )
 
 
-def _swa(draft: Draft) -> None:
-    draft.need("from torch.optim.swa_utils import AveragedModel")
-    draft.extras.append(f"averaged = AveragedModel({_inner(draft)})")
-    draft.protect(averaged="averaged")
-    draft.finish.append(
+def _swa(builder: ScriptBuilder) -> None:
+    builder.need("from torch.optim.swa_utils import AveragedModel")
+    builder.extras.append(f"averaged = AveragedModel({_inner(builder)})")
+    builder.protect(averaged="averaged")
+    builder.finish.append(
         block(f"""
         if step.number >= 3:
-            averaged.update_parameters({_inner(draft)})
+            averaged.update_parameters({_inner(builder)})
         """)
     )
 
 
-def _teacher(draft: Draft) -> None:
+def _teacher(builder: ScriptBuilder) -> None:
     """Before the optimizer steps, and while the last version is copied."""
-    draft.need("import copy")
-    draft.extras.append(f"teacher = copy.deepcopy({_inner(draft)})")
-    draft.protect(teacher="teacher")
-    draft.begin.append(
+    builder.need("import copy")
+    builder.extras.append(f"teacher = copy.deepcopy({_inner(builder)})")
+    builder.protect(teacher="teacher")
+    builder.begin.append(
         block(f"""
         with torch.no_grad():
-            for slow, quick in zip(teacher.parameters(), {_inner(draft)}.parameters()):
+            for slow, quick in zip(teacher.parameters(), {_inner(builder)}.parameters()):
                 slow.lerp_(quick, 0.3)
         """)
     )
 
 
-def _copies(draft: Draft) -> bool:
-    return not draft.traits & {"sharded", "compiled", "one_backward", "parametrized", "pipeline", "growing_buffer"}
+def _copies(builder: ScriptBuilder) -> bool:
+    return not builder.traits & {"sharded", "compiled", "one_backward", "parametrized", "pipeline", "growing_buffer"}
 
 
 AVERAGES = [
-    Feature("no average", lambda draft: None, 3.0),
+    Feature("no average", lambda builder: None, 3.0),
     Feature("EMA in a list", _ema_holder, 1.0),
     Feature("EMA as a model", _ema_model, 1.0, _copies),
     Feature("SWA", _swa, 1.0, _copies),

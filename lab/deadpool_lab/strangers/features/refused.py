@@ -2,74 +2,74 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft
+from deadpool_lab.strangers.builder import ScriptBuilder
 from deadpool_lab.strangers.feature import Feature
 
 _LOADER = "from torchdata.stateful_dataloader import StatefulDataLoader"
 _TABLE = "table = torch.utils.data.TensorDataset(torch.randn(64, WIDTH), torch.randn(64, WIDTH))"
 
 
-def _plain_loader(draft: Draft) -> None:
-    draft.extras.append(f"{_TABLE}\nrows = iter(torch.utils.data.DataLoader(table, batch_size=BATCH))")
-    draft.protected["rows"] = "rows"
-    draft.refused = "its position cannot be saved or restored"
+def _plain_loader(builder: ScriptBuilder) -> None:
+    builder.extras.append(f"{_TABLE}\nrows = iter(torch.utils.data.DataLoader(table, batch_size=BATCH))")
+    builder.protected["rows"] = "rows"
+    builder.refused = "its position cannot be saved or restored"
 
 
-def _random_sampler(draft: Draft) -> None:
-    draft.need(_LOADER)
-    draft.extras.append(
+def _random_sampler(builder: ScriptBuilder) -> None:
+    builder.need(_LOADER)
+    builder.extras.append(
         f"{_TABLE}\nrows = StatefulDataLoader(table, sampler=torch.utils.data.WeightedRandomSampler([1.0] * 64, 64))"
     )
-    draft.protected["rows"] = "rows"
-    draft.refused = "cannot be saved or restored: use"
+    builder.protected["rows"] = "rows"
+    builder.refused = "cannot be saved or restored: use"
 
 
-def _out_of_order(draft: Draft) -> None:
-    draft.need(_LOADER)
-    draft.extras.append(f"{_TABLE}\nrows = StatefulDataLoader(table, num_workers=2, in_order=False)")
-    draft.protected["rows"] = "rows"
-    draft.refused = "in_order=False cannot be used"
+def _out_of_order(builder: ScriptBuilder) -> None:
+    builder.need(_LOADER)
+    builder.extras.append(f"{_TABLE}\nrows = StatefulDataLoader(table, num_workers=2, in_order=False)")
+    builder.protected["rows"] = "rows"
+    builder.refused = "in_order=False cannot be used"
 
 
-def _iterator(draft: Draft) -> None:
-    draft.need(_LOADER)
-    draft.extras.append(f"{_TABLE}\nrows = iter(StatefulDataLoader(table))")
-    draft.protected["rows"] = "rows"
-    draft.refused = "pass the loader itself"
+def _iterator(builder: ScriptBuilder) -> None:
+    builder.need(_LOADER)
+    builder.extras.append(f"{_TABLE}\nrows = iter(StatefulDataLoader(table))")
+    builder.protected["rows"] = "rows"
+    builder.refused = "pass the loader itself"
 
 
-def _list(draft: Draft) -> None:
-    draft.protected["optimizer"] = "[optimizer]"
-    draft.refused = "pass several objects under a keyword each"
+def _list(builder: ScriptBuilder) -> None:
+    builder.protected["optimizer"] = "[optimizer]"
+    builder.refused = "pass several objects under a keyword each"
 
 
-def _class(draft: Draft) -> None:
-    draft.protected["schedule"] = "torch.optim.lr_scheduler.StepLR"
-    draft.refused = "pass an instance of it"
+def _class(builder: ScriptBuilder) -> None:
+    builder.protected["schedule"] = "torch.optim.lr_scheduler.StepLR"
+    builder.refused = "pass an instance of it"
 
 
-def _twice(draft: Draft) -> None:
-    draft.before_loop.append("job = pool.protect(again=model)")
-    draft.refused = "protect() was called twice"
+def _twice(builder: ScriptBuilder) -> None:
+    builder.before_loop.append("job = pool.protect(again=model)")
+    builder.refused = "protect() was called twice"
 
 
-def _unknown_backend(draft: Draft) -> None:
-    draft.backend = "mpi"
-    draft.refused = "backend='mpi' cannot be used"
+def _unknown_backend(builder: ScriptBuilder) -> None:
+    builder.backend = "mpi"
+    builder.refused = "backend='mpi' cannot be used"
 
 
-def _detail(draft: Draft) -> None:
-    draft.opening.append('os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"\ndist.set_debug_level_from_env()')
-    draft.refused = "TORCH_DISTRIBUTED_DEBUG='DETAIL' cannot be used"
+def _detail(builder: ScriptBuilder) -> None:
+    builder.opening.append('os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"\ndist.set_debug_level_from_env()')
+    builder.refused = "TORCH_DISTRIBUTED_DEBUG='DETAIL' cannot be used"
 
 
-def _unknown_claim(draft: Draft) -> None:
-    draft.claims["modle"] = "None"
-    draft.refused = "names no object of this call"
+def _unknown_claim(builder: ScriptBuilder) -> None:
+    builder.claims["modle"] = "None"
+    builder.refused = "names no object of this call"
 
 
-def _not_storable(draft: Draft) -> None:
-    draft.helper("""
+def _not_storable(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Settings:
             def state_dict(self):
                 return {"scale": lambda value: 2 * value}
@@ -77,15 +77,15 @@ def _not_storable(draft: Draft) -> None:
             def load_state_dict(self, state):
                 pass
     """)
-    draft.extras.append("settings_of_mine = Settings()")
-    draft.protected["settings"] = "settings_of_mine"
-    draft.refused = "object of type function cannot be stored"
+    builder.extras.append("settings_of_mine = Settings()")
+    builder.protected["settings"] = "settings_of_mine"
+    builder.refused = "object of type function cannot be stored"
 
 
-def _lazy(draft: Draft) -> None:
-    draft.extras.append("head = nn.LazyLinear(WIDTH)")
-    draft.protected["head"] = "head"
-    draft.refused = "is not initialised yet (lazy module): run one forward pass before protect()"
+def _lazy(builder: ScriptBuilder) -> None:
+    builder.extras.append("head = nn.LazyLinear(WIDTH)")
+    builder.protected["head"] = "head"
+    builder.refused = "is not initialised yet (lazy module): run one forward pass before protect()"
 
 
 REFUSED = [

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Feature
 
 _FSDP = "from torch.distributed.fsdp import fully_shard"
 _MESH = "from torch.distributed.device_mesh import init_device_mesh"
 
 
-def _even(draft: Draft) -> bool:
-    return draft.shape.world_size % 2 == 0 and draft.shape.world_size >= 4
+def _even(builder: ScriptBuilder) -> bool:
+    return builder.shape.world_size % 2 == 0 and builder.shape.world_size >= 4
 
 
-def _shard(draft: Draft, mesh: str, settings: str = "") -> None:
-    draft.traits |= {"sharded", "whole_model"}
-    draft.need(_FSDP, _MESH)
-    draft.groups.append(mesh)
-    draft.wrap.append(
+def _shard(builder: ScriptBuilder, mesh: str, settings: str = "") -> None:
+    builder.traits |= {"sharded", "whole_model"}
+    builder.need(_FSDP, _MESH)
+    builder.groups.append(mesh)
+    builder.wrap.append(
         block(f"""
         for child in model.children():
             if any(True for _ in child.parameters()):
@@ -27,26 +27,26 @@ def _shard(draft: Draft, mesh: str, settings: str = "") -> None:
     )
 
 
-def _fsdp2(draft: Draft) -> None:
-    settings = draft.rng.choice(["", ", reshard_after_forward=False"])
-    _shard(draft, 'mesh = init_device_mesh("cpu", (world_size,))', settings)
+def _fsdp2(builder: ScriptBuilder) -> None:
+    settings = builder.rng.choice(["", ", reshard_after_forward=False"])
+    _shard(builder, 'mesh = init_device_mesh("cpu", (world_size,))', settings)
 
 
-def _mixed(draft: Draft) -> None:
-    draft.need("from torch.distributed.fsdp import MixedPrecisionPolicy")
-    draft.traits.add("low_precision")
+def _mixed(builder: ScriptBuilder) -> None:
+    builder.need("from torch.distributed.fsdp import MixedPrecisionPolicy")
+    builder.traits.add("low_precision")
     policy = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
-    draft.constants["POLICY"] = policy
-    _shard(draft, 'mesh = init_device_mesh("cpu", (world_size,))', ", mp_policy=POLICY")
+    builder.constants["POLICY"] = policy
+    _shard(builder, 'mesh = init_device_mesh("cpu", (world_size,))', ", mp_policy=POLICY")
 
 
-def _hsdp(draft: Draft) -> None:
+def _hsdp(builder: ScriptBuilder) -> None:
     mesh = 'mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("replicate", "shard"))'
-    _shard(draft, mesh)
+    _shard(builder, mesh)
 
 
-def _tensor_model(draft: Draft) -> None:
-    draft.helper("""
+def _tensor_model(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Feed(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -57,18 +57,18 @@ def _tensor_model(draft: Draft) -> None:
             def forward(self, x):
                 return self.norm(x + self.down(nn.functional.gelu(self.up(x))))
     """)
-    draft.need(
+    builder.need(
         "from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module", _MESH
     )
-    draft.model.append("model = nn.Sequential(Feed(), Feed())")
+    builder.model.append("model = nn.Sequential(Feed(), Feed())")
 
 
-def _tensor_parallel(draft: Draft) -> None:
-    draft.traits |= {"sharded", "own_model", "same_batches", "mixed_parameters"}
-    draft.width = 4 * draft.shape.world_size
-    _tensor_model(draft)
-    draft.groups.append('mesh = init_device_mesh("cpu", (world_size,))')
-    draft.wrap.append(
+def _tensor_parallel(builder: ScriptBuilder) -> None:
+    builder.traits |= {"sharded", "own_model", "same_batches", "mixed_parameters"}
+    builder.width = 4 * builder.shape.world_size
+    _tensor_model(builder)
+    builder.groups.append('mesh = init_device_mesh("cpu", (world_size,))')
+    builder.wrap.append(
         block("""
         for feed in model:
             parallelize_module(feed, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -76,13 +76,13 @@ def _tensor_parallel(draft: Draft) -> None:
     )
 
 
-def _both(draft: Draft) -> None:
-    draft.traits |= {"sharded", "own_model", "pairs_share_batches", "mixed_parameters"}
-    draft.width = 8
-    _tensor_model(draft)
-    draft.need(_FSDP)
-    draft.groups.append('mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("data", "tensor"))')
-    draft.wrap.append(
+def _both(builder: ScriptBuilder) -> None:
+    builder.traits |= {"sharded", "own_model", "pairs_share_batches", "mixed_parameters"}
+    builder.width = 8
+    _tensor_model(builder)
+    builder.need(_FSDP)
+    builder.groups.append('mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("data", "tensor"))')
+    builder.wrap.append(
         block("""
         for feed in model:
             parallelize_module(feed, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})

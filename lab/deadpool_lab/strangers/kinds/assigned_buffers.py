@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.kind import Kind
 
 _OWN_MODEL = frozenset({"own_model"})
 
 
-def _model_of(draft: Draft, first: str) -> None:
-    draft.model.append(f"model = nn.Sequential({first}, nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
+def _model_of(builder: ScriptBuilder, first: str) -> None:
+    builder.model.append(f"model = nn.Sequential({first}, nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
 
 
-def _previous_and_current(draft: Draft) -> None:
-    draft.helper("""
+def _previous_and_current(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Trend(nn.Module):
             \"\"\"Adds how the means of the last two batches differ. From the forward pass to the end of a step both
             buffers are one tensor.\"\"\"
@@ -29,12 +29,12 @@ def _previous_and_current(draft: Draft) -> None:
                     self.previous = self.current
                 return x + trend
     """)
-    _model_of(draft, "Trend()")
-    draft.finish.append("model[0].current = x.mean(0)")
+    _model_of(builder, "Trend()")
+    builder.finish.append("model[0].current = x.mean(0)")
 
 
-def _slice_of_data(draft: Draft) -> None:
-    draft.helper("""
+def _slice_of_data(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Recall(nn.Module):
             \"\"\"Adds the batch before, as it lies in the data set.\"\"\"
 
@@ -48,9 +48,9 @@ def _slice_of_data(draft: Draft) -> None:
                     self.last = x
                 return seen
     """)
-    _model_of(draft, "Recall()")
-    draft.data.append("rows = torch.randn(5 * BATCH, WIDTH, generator=torch.Generator().manual_seed(rank))")
-    draft.fetch.append(
+    _model_of(builder, "Recall()")
+    builder.data.append("rows = torch.randn(5 * BATCH, WIDTH, generator=torch.Generator().manual_seed(rank))")
+    builder.fetch.append(
         block("""
         first = step.number % 5 * BATCH
         x, y = rows[first : first + BATCH], rows[first : first + BATCH].flip(1)
@@ -58,8 +58,8 @@ def _slice_of_data(draft: Draft) -> None:
     )
 
 
-def _expanded(draft: Draft) -> None:
-    draft.helper("""
+def _expanded(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Scale(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -68,11 +68,11 @@ def _expanded(draft: Draft) -> None:
             def forward(self, x):
                 return x * self.scale
     """)
-    _model_of(draft, "Scale()")
+    _model_of(builder, "Scale()")
 
 
-def _resized(draft: Draft) -> None:
-    draft.helper("""
+def _resized(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Scratch(nn.Module):
             \"\"\"Room for the batch and some rows of zeros, more in some steps than in others.\"\"\"
 
@@ -88,12 +88,12 @@ def _resized(draft: Draft) -> None:
                     self.room[: len(x)] = x.detach()
                 return x + self.room.mean(0)
     """)
-    _model_of(draft, "Scratch()")
+    _model_of(builder, "Scratch()")
 
 
-def _quantized(draft: Draft) -> None:
-    draft.need("from torch.ao.quantization import get_default_qat_qconfig, prepare_qat")
-    draft.model.append(
+def _quantized(builder: ScriptBuilder) -> None:
+    builder.need("from torch.ao.quantization import get_default_qat_qconfig, prepare_qat")
+    builder.model.append(
         block("""
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
         model.qconfig = get_default_qat_qconfig("fbgemm")
@@ -102,8 +102,8 @@ def _quantized(draft: Draft) -> None:
     )
 
 
-def _sparse(draft: Draft) -> None:
-    draft.helper("""
+def _sparse(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Mix(nn.Module):
             \"\"\"Each row of a batch gets some of its neighbour, more in every step.\"\"\"
 
@@ -119,9 +119,9 @@ def _sparse(draft: Draft) -> None:
                     self.neighbours = (self.neighbours * 1.1).coalesce()
                 return torch.sparse.mm(self.neighbours, x)
     """)
-    _model_of(draft, "Mix()")
-    whole = draft.digested.index("model.state_dict()")
-    draft.digested[whole] = "{name: value.to_dense() for name, value in model.state_dict().items()}"
+    _model_of(builder, "Mix()")
+    whole = builder.digested.index("model.state_dict()")
+    builder.digested[whole] = "{name: value.to_dense() for name, value in model.state_dict().items()}"
 
 
 ASSIGNED_BUFFERS = [

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.kind import Kind
 
 _OWN_MODEL = frozenset({"own_model"})
 
 
-def _dropout_rate(draft: Draft) -> None:
-    draft.model.append(
+def _dropout_rate(builder: ScriptBuilder) -> None:
+    builder.model.append(
         "model = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Dropout(0.3), nn.Linear(2 * WIDTH, WIDTH))"
     )
-    draft.begin.append("if step.number == 3:\n    model[2].p = 0.0")
+    builder.begin.append("if step.number == 3:\n    model[2].p = 0.0")
 
 
-def _norm_momentum(draft: Draft) -> None:
-    draft.model.append(
+def _norm_momentum(builder: ScriptBuilder) -> None:
+    builder.model.append(
         "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))"
     )
-    draft.begin.append("if step.number == 3:\n    model[1].momentum = 0.01")
+    builder.begin.append("if step.number == 3:\n    model[1].momentum = 0.01")
 
 
-def _optimizer_state(draft: Draft) -> None:
-    draft.helper("""
+def _optimizer_state(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Warmed(torch.optim.Optimizer):
             \"\"\"Counts its steps itself, and takes longer ones at first.\"\"\"
 
@@ -45,14 +45,14 @@ def _optimizer_state(draft: Draft) -> None:
                 self.count = state["count"]
                 super().load_state_dict({name: value for name, value in state.items() if name != "count"})
     """)
-    draft.optimizers.append("optimizer = Warmed(model.parameters())")
-    draft.protect(optimizer="optimizer")
-    draft.update = ["optimizer.step()"]
-    draft.zero = ["optimizer.zero_grad()"]
+    builder.optimizers.append("optimizer = Warmed(model.parameters())")
+    builder.protect(optimizer="optimizer")
+    builder.update = ["optimizer.step()"]
+    builder.zero = ["optimizer.zero_grad()"]
 
 
-def _module_state(draft: Draft) -> None:
-    draft.helper("""
+def _module_state(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Fading(nn.Module):
             \"\"\"Its count is in its state_dict, but no buffer.\"\"\"
 
@@ -73,13 +73,13 @@ def _module_state(draft: Draft) -> None:
                 self.count = int(state_dict.pop(prefix + "count"))
                 super()._load_from_state_dict(state_dict, prefix, *rest)
     """)
-    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Fading(), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
+    builder.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Fading(), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
 
 
-def _environment(draft: Draft) -> None:
-    """Its generators and its memory are the script's own objects, and it says what they hold."""
-    draft.need("from collections import deque")
-    draft.helper("""
+def _environment(builder: ScriptBuilder) -> None:
+    """Adds an environment whose generators and memory are the script's own objects, and which says what they hold."""
+    builder.need("from collections import deque")
+    builder.helper("""
         class Corridor:
             \"\"\"An environment with a memory of what was seen.\"\"\"
 
@@ -104,13 +104,13 @@ def _environment(draft: Draft) -> None:
                 self.choice.setstate(state["choice"])
                 self.place, self.seen = state["place"], deque(state["seen"], maxlen=12)
     """)
-    draft.data.append("corridor = Corridor(90 + rank)")
-    draft.protect(corridor="corridor")
-    draft.fetch.append("x, y = corridor.play()")
+    builder.data.append("corridor = Corridor(90 + rank)")
+    builder.protect(corridor="corridor")
+    builder.fetch.append("x, y = corridor.play()")
 
 
-def _in_backward(draft: Draft) -> None:
-    draft.optimizers.append(
+def _in_backward(builder: ScriptBuilder) -> None:
+    builder.optimizers.append(
         block("""
         optimizers = {parameter: torch.optim.AdamW([parameter], lr=0.01) for parameter in model.parameters()}
 
@@ -126,8 +126,8 @@ def _in_backward(draft: Draft) -> None:
             parameter.register_post_accumulate_grad_hook(update)
         """)
     )
-    draft.spread = '{f"optimizer_{index}": each for index, each in enumerate(optimizers.values())}'
-    draft.digested.append("[each.state_dict() for each in optimizers.values()]")
+    builder.spread = '{f"optimizer_{index}": each for index, each in enumerate(optimizers.values())}'
+    builder.digested.append("[each.state_dict() for each in optimizers.values()]")
 
 
 ATTRIBUTES = [

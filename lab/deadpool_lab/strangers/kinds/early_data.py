@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.kind import Kind
 
 _OWN_DATA = frozenset({"own_data"})
 
 
-def _rows(draft: Draft, loader: str, length: str) -> None:
-    draft.need(f"from torch.utils.data import {'DataLoader, ' * (loader == 'DataLoader')}Dataset, DistributedSampler")
+def _rows(builder: ScriptBuilder, loader: str, length: str) -> None:
+    builder.need(f"from torch.utils.data import {'DataLoader, ' * (loader == 'DataLoader')}Dataset, DistributedSampler")
     if loader != "DataLoader":
-        draft.need("from torchdata.stateful_dataloader import StatefulDataLoader")
-        draft.protected["loader"] = "loader"
-    draft.helper("""
+        builder.need("from torchdata.stateful_dataloader import StatefulDataLoader")
+        builder.protected["loader"] = "loader"
+    builder.helper("""
         class Noise(Dataset):
             def __init__(self, length):
                 self.length = length
@@ -25,7 +25,7 @@ def _rows(draft: Draft, loader: str, length: str) -> None:
                 x = torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
                 return x, x.cos()
     """)
-    draft.data.append(
+    builder.data.append(
         block(f"""
         noise = Noise({length})
         sampler = DistributedSampler(noise, world_size, rank, seed=5, drop_last=True)
@@ -34,31 +34,31 @@ def _rows(draft: Draft, loader: str, length: str) -> None:
     )
 
 
-def _zip_loader_first(draft: Draft) -> None:
-    _rows(draft, "StatefulDataLoader", "2 * STEPS * BATCH * world_size")
-    draft.loop = "for (x, y), step in zip(loader, job.steps(STEPS)):"
+def _zip_loader_first(builder: ScriptBuilder) -> None:
+    _rows(builder, "StatefulDataLoader", "2 * STEPS * BATCH * world_size")
+    builder.loop = "for (x, y), step in zip(loader, job.steps(STEPS)):"
 
 
-def _zip_steps_first(draft: Draft) -> None:
-    _rows(draft, "StatefulDataLoader", "2 * STEPS * BATCH * world_size")
-    draft.loop = "for step, (x, y) in zip(job.steps(STEPS), loader):"
+def _zip_steps_first(builder: ScriptBuilder) -> None:
+    _rows(builder, "StatefulDataLoader", "2 * STEPS * BATCH * world_size")
+    builder.loop = "for step, (x, y) in zip(job.steps(STEPS), loader):"
 
 
-def _next_step(draft: Draft) -> None:
-    _rows(draft, "StatefulDataLoader", "5 * BATCH * world_size")
-    draft.loop = block("""
+def _next_step(builder: ScriptBuilder) -> None:
+    _rows(builder, "StatefulDataLoader", "5 * BATCH * world_size")
+    builder.loop = block("""
         steps, step = job.steps(STEPS), None
         for epoch in range(STEPS // 5 + 1):
             sampler.set_epoch(epoch)
             for x, y in loader:
     """)
-    draft.loop_head.append("step = next(steps, None)\nif step is None:\n    break")
+    builder.loop_head.append("step = next(steps, None)\nif step is None:\n    break")
 
 
-def _plain_loader(draft: Draft) -> None:
-    _rows(draft, "DataLoader", "5 * BATCH * world_size")
-    draft.before_loop.append("epoch, batches = 0, iter(loader)")
-    draft.fetch.append(
+def _plain_loader(builder: ScriptBuilder) -> None:
+    _rows(builder, "DataLoader", "5 * BATCH * world_size")
+    builder.before_loop.append("epoch, batches = 0, iter(loader)")
+    builder.fetch.append(
         block("""
         try:
             x, y = next(batches)
@@ -71,26 +71,26 @@ def _plain_loader(draft: Draft) -> None:
     )
 
 
-def _every_third_step(draft: Draft) -> None:
-    lines = "\n".join([*draft.reduce, *draft.clip, *draft.update, "optimizer.zero_grad()"])
+def _every_third_step(builder: ScriptBuilder) -> None:
+    lines = "\n".join([*builder.reduce, *builder.clip, *builder.update, "optimizer.zero_grad()"])
     due = "\n".join(f"    {line}" for line in lines.splitlines())
-    draft.reduce, draft.clip, draft.zero = [], [], []
-    draft.update = [f"if step.number % 3 == 2:\n{due}"]
+    builder.reduce, builder.clip, builder.zero = [], [], []
+    builder.update = [f"if step.number % 3 == 2:\n{due}"]
 
 
-def _handle(draft: Draft) -> None:
-    draft.before_loop.append("pending, mean = None, torch.zeros(())")
-    draft.begin.append(
+def _handle(builder: ScriptBuilder) -> None:
+    builder.before_loop.append("pending, mean = None, torch.zeros(())")
+    builder.begin.append(
         block("""
         if pending is not None:  # of the step before
             pending.wait()
         known = float(mean) / world_size
         """)
     )
-    draft.loss = "nn.functional.mse_loss(model(x), y) * (1 + known)"
-    draft.finish.append("mean = loss.clone()\npending = dist.all_reduce(mean, async_op=True)")
-    draft.draws.append("known")
-    draft.after.append("pending.wait()")
+    builder.loss = "nn.functional.mse_loss(model(x), y) * (1 + known)"
+    builder.finish.append("mean = loss.clone()\npending = dist.all_reduce(mean, async_op=True)")
+    builder.draws.append("known")
+    builder.after.append("pending.wait()")
 
 
 EARLY_DATA = [

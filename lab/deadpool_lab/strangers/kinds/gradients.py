@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.kind import Kind
 
 _OWN_REDUCE = frozenset({"own_reduce"})
 
 
-def _flat_gradients(draft: Draft) -> None:
-    draft.extras.append(
+def _flat_gradients(builder: ScriptBuilder) -> None:
+    builder.extras.append(
         block("""
         flat_gradient = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
         offset = 0
@@ -19,13 +19,13 @@ def _flat_gradients(draft: Draft) -> None:
             offset = end
         """)
     )
-    draft.reduce = ["dist.all_reduce(flat_gradient)\nflat_gradient /= world_size"]
-    draft.zero = ["flat_gradient.zero_()"]
+    builder.reduce = ["dist.all_reduce(flat_gradient)\nflat_gradient /= world_size"]
+    builder.zero = ["flat_gradient.zero_()"]
 
 
-def _first_gradients(draft: Draft) -> None:
-    draft.before_loop.append("gradients = []")
-    draft.reduce = [
+def _first_gradients(builder: ScriptBuilder) -> None:
+    builder.before_loop.append("gradients = []")
+    builder.reduce = [
         block("""
         if not gradients:  # from here on the same tensors in every step
             gradients += [parameter.grad for parameter in model.parameters()]
@@ -34,12 +34,12 @@ def _first_gradients(draft: Draft) -> None:
             gradient /= world_size
         """)
     ]
-    draft.zero = ["optimizer.zero_grad(set_to_none=False)"]
+    builder.zero = ["optimizer.zero_grad(set_to_none=False)"]
 
 
-def _by_address(draft: Draft) -> None:
+def _by_address(builder: ScriptBuilder) -> None:
     """Storages instead of tensors, as a CUDA graph has addresses and a pool that keeps them alive."""
-    draft.helper("""
+    builder.helper("""
         class Replay:
             \"\"\"Averages gradients where they lay when it was recorded.\"\"\"
 
@@ -52,19 +52,19 @@ def _by_address(draft: Draft) -> None:
                     dist.all_reduce(gradient)
                     gradient /= dist.get_world_size()
     """)
-    draft.before_loop.append("recorded = None")
-    draft.reduce = [
+    builder.before_loop.append("recorded = None")
+    builder.reduce = [
         block("""
         if recorded is None:
             recorded = Replay(model.parameters())
         recorded.run()
         """)
     ]
-    draft.zero = ["optimizer.zero_grad(set_to_none=False)"]
+    builder.zero = ["optimizer.zero_grad(set_to_none=False)"]
 
 
-def _flat_optimizer(draft: Draft) -> None:
-    draft.optimizers.append(
+def _flat_optimizer(builder: ScriptBuilder) -> None:
+    builder.optimizers.append(
         block("""
         flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]))
         flat.grad = torch.zeros_like(flat)
@@ -77,10 +77,10 @@ def _flat_optimizer(draft: Draft) -> None:
         optimizer = torch.optim.AdamW([flat], lr=0.01)
         """)
     )
-    draft.protect(optimizer="optimizer")
-    draft.reduce = ["dist.all_reduce(flat.grad)\nflat.grad /= world_size"]
-    draft.update = ["optimizer.step()"]
-    draft.zero = ["flat.grad.zero_()"]
+    builder.protect(optimizer="optimizer")
+    builder.reduce = ["dist.all_reduce(flat.grad)\nflat.grad /= world_size"]
+    builder.update = ["optimizer.step()"]
+    builder.zero = ["flat.grad.zero_()"]
 
 
 GRADIENTS = [

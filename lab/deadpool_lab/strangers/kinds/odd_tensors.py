@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.kind import Kind
 
 _OWN_MODEL = frozenset({"own_model"})
 
 
-def _odd(draft: Draft) -> None:
-    draft.helper("""
+def _odd(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Odd(nn.Module):
             \"\"\"Parameters and buffers of many formats, all of which count.\"\"\"
 
@@ -41,11 +41,11 @@ def _odd(draft: Draft) -> None:
                 self.image.add_(x.mean())
                 self.mirrored.mul_(0.9)
     """)
-    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Odd(), nn.Linear(WIDTH, WIDTH))")
-    draft.optimizers.append("optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)")
-    draft.protect(optimizer="optimizer")
-    draft.update, draft.zero = ["optimizer.step()"], ["optimizer.zero_grad()"]
-    draft.reduce = [
+    builder.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Odd(), nn.Linear(WIDTH, WIDTH))")
+    builder.optimizers.append("optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)")
+    builder.protect(optimizer="optimizer")
+    builder.update, builder.zero = ["optimizer.step()"], ["optimizer.zero_grad()"]
+    builder.reduce = [
         block("""
         for parameter in model.parameters():
             if parameter.numel():
@@ -53,12 +53,12 @@ def _odd(draft: Draft) -> None:
                 parameter.grad /= world_size
         """)
     ]
-    whole = draft.digested.index("model.state_dict()")
-    draft.digested[whole] = "{name: value.resolve_conj() for name, value in model.state_dict().items()}"
+    whole = builder.digested.index("model.state_dict()")
+    builder.digested[whole] = "{name: value.resolve_conj() for name, value in model.state_dict().items()}"
 
 
-def _embedding_bag(draft: Draft) -> None:
-    draft.helper("""
+def _embedding_bag(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Bags(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -67,17 +67,17 @@ def _embedding_bag(draft: Draft) -> None:
             def forward(self, x):
                 return self.table((x.abs() * 9).long() % 23)
     """)
-    draft.model.append("model = nn.Sequential(Bags(), nn.Linear(WIDTH, WIDTH))")
-    draft.optimizers.append(
+    builder.model.append("model = nn.Sequential(Bags(), nn.Linear(WIDTH, WIDTH))")
+    builder.optimizers.append(
         block("""
         optimizer = torch.optim.SparseAdam(model[0].parameters(), lr=0.01)
         dense_optimizer = torch.optim.Adam(model[1].parameters(), lr=0.01)
         """)
     )
-    draft.protect(optimizer="optimizer", dense_optimizer="dense_optimizer")
-    draft.update = ["optimizer.step()\ndense_optimizer.step()"]
-    draft.zero = ["model.zero_grad()"]
-    draft.reduce = [
+    builder.protect(optimizer="optimizer", dense_optimizer="dense_optimizer")
+    builder.update = ["optimizer.step()\ndense_optimizer.step()"]
+    builder.zero = ["model.zero_grad()"]
+    builder.reduce = [
         block("""
         for parameter in model.parameters():
             gradient = parameter.grad.to_dense()
@@ -91,13 +91,13 @@ def _embedding_bag(draft: Draft) -> None:
     ]
 
 
-def _orthogonal(draft: Draft) -> None:
-    draft.need(
+def _orthogonal(builder: ScriptBuilder) -> None:
+    builder.need(
         "from torch.nn.utils import parametrize",
         "from torch.nn.utils.parametrizations import orthogonal",
         "from torch.utils.checkpoint import checkpoint",
     )
-    draft.helper("""
+    builder.helper("""
         class Turn(nn.Module):
             \"\"\"Layers that stay orthogonal; activations are computed again in the backward pass.\"\"\"
 
@@ -111,13 +111,13 @@ def _orthogonal(draft: Draft) -> None:
                     x = checkpoint(lambda x, turn=turn: self.drop(turn(x)).tanh(), x, use_reentrant=False)
                 return x
     """)
-    draft.model.append("model = nn.Sequential(Turn(), nn.Linear(WIDTH, WIDTH))")
-    draft.contexts.append("parametrize.cached()")
+    builder.model.append("model = nn.Sequential(Turn(), nn.Linear(WIDTH, WIDTH))")
+    builder.contexts.append("parametrize.cached()")
 
 
-def _many(draft: Draft) -> None:
-    draft.constants["MANY"] = "1000"
-    draft.helper("""
+def _many(builder: ScriptBuilder) -> None:
+    builder.constants["MANY"] = "1000"
+    builder.helper("""
         class Many(nn.Module):
             \"\"\"A thousand small parameters.\"\"\"
 
@@ -130,8 +130,8 @@ def _many(draft: Draft) -> None:
                     x = x + scale * x
                 return x
     """)
-    draft.model.append("model = nn.Sequential(Many(), nn.Linear(WIDTH, WIDTH))")
-    draft.reduce = [
+    builder.model.append("model = nn.Sequential(Many(), nn.Linear(WIDTH, WIDTH))")
+    builder.reduce = [
         block("""
         gradients = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])
         dist.all_reduce(gradients)

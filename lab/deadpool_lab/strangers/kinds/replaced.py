@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.kind import Kind
 
 
@@ -10,8 +10,8 @@ def _in_step_3(lines: str) -> str:
     return "if step.number == 3:\n" + "\n".join(f"    {line}" for line in block(lines).splitlines())
 
 
-def _codebook(draft: Draft) -> None:
-    draft.helper("""
+def _codebook(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Quantize(nn.Module):
             \"\"\"Vectors become entries of a codebook, which follows them: all ranks' vectors count.\"\"\"
 
@@ -36,11 +36,13 @@ def _codebook(draft: Draft) -> None:
                 self.sums = nn.Parameter(0.9 * self.sums.data + 0.1 * sums, requires_grad=False)
                 self.codes.weight = nn.Parameter(self.sums / (self.counts + 0.01).unsqueeze(1), requires_grad=False)
     """)
-    draft.model.append("model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), Quantize(), nn.Linear(WIDTH, WIDTH))")
+    builder.model.append(
+        "model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), Quantize(), nn.Linear(WIDTH, WIDTH))"
+    )
 
 
-def _new_head(draft: Draft) -> None:
-    draft.begin.append(
+def _new_head(builder: ScriptBuilder) -> None:
+    builder.begin.append(
         _in_step_3("""
         with torch.random.fork_rng():
             torch.manual_seed(17)
@@ -53,17 +55,17 @@ def _new_head(draft: Draft) -> None:
     )
 
 
-def _pruned(draft: Draft) -> None:
-    draft.need("from torch.nn.utils import prune")
-    draft.begin.append(_in_step_3('prune.l1_unstructured(model[-1], "weight", amount=0.3)'))
+def _pruned(builder: ScriptBuilder) -> None:
+    builder.need("from torch.nn.utils import prune")
+    builder.begin.append(_in_step_3('prune.l1_unstructured(model[-1], "weight", amount=0.3)'))
 
 
-def _new_optimizer(draft: Draft) -> None:
-    draft.begin.append(_in_step_3("optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)"))
+def _new_optimizer(builder: ScriptBuilder) -> None:
+    builder.begin.append(_in_step_3("optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)"))
 
 
-def _grown(draft: Draft) -> None:
-    draft.begin.append(
+def _grown(builder: ScriptBuilder) -> None:
+    builder.begin.append(
         _in_step_3("""
         with torch.random.fork_rng():
             torch.manual_seed(18)
@@ -73,9 +75,9 @@ def _grown(draft: Draft) -> None:
     )
 
 
-def _unfrozen(draft: Draft) -> None:
-    draft.model.append("model[0].requires_grad_(False)")
-    draft.begin.append(
+def _unfrozen(builder: ScriptBuilder) -> None:
+    builder.model.append("model[0].requires_grad_(False)")
+    builder.begin.append(
         _in_step_3("""
         model[0].requires_grad_(True)
         optimizer.add_param_group({"params": model[0].parameters()})

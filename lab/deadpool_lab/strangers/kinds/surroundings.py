@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.kind import Kind
 
 _ALONE = frozenset({"alone"})
 
 
-def _fork(draft: Draft) -> None:
-    draft.need("import sys")
-    draft.finish.append(
+def _fork(builder: ScriptBuilder) -> None:
+    builder.need("import sys")
+    builder.finish.append(
         block("""
         if step.number % 4 == 1 and not step.dry:
             child = os.fork()
@@ -22,9 +22,9 @@ def _fork(draft: Draft) -> None:
     )
 
 
-def _clears_folder(draft: Draft) -> None:
-    draft.need("import shutil")
-    draft.extras.append(
+def _clears_folder(builder: ScriptBuilder) -> None:
+    builder.need("import shutil")
+    builder.extras.append(
         block("""
         checkpoints = os.path.join(args.out, "checkpoints")
         if rank == 0:
@@ -32,7 +32,7 @@ def _clears_folder(draft: Draft) -> None:
             os.makedirs(checkpoints)
         """)
     )
-    draft.finish.append(
+    builder.finish.append(
         block("""
         if rank == 0 and not step.dry and step.number % 3 == 2:
             os.makedirs(checkpoints, exist_ok=True)
@@ -41,34 +41,34 @@ def _clears_folder(draft: Draft) -> None:
     )
 
 
-def _opens_log(draft: Draft) -> None:
-    draft.extras.append('log = open(os.path.join(args.out, f"log-{rank}.txt"), "w", buffering=1)')
-    draft.finish.append('if not step.dry:\n    log.write(f"step {step.number}: {float(loss):.6f}\\n")')
+def _opens_log(builder: ScriptBuilder) -> None:
+    builder.extras.append('log = open(os.path.join(args.out, f"log-{rank}.txt"), "w", buffering=1)')
+    builder.finish.append('if not step.dry:\n    log.write(f"step {step.number}: {float(loss):.6f}\\n")')
 
 
-def _hard_exit(draft: Draft) -> None:
-    draft.farewell.append("os._exit(0)")
+def _hard_exit(builder: ScriptBuilder) -> None:
+    builder.farewell.append("os._exit(0)")
 
 
-def _side_thread(draft: Draft) -> None:
-    draft.need("import threading")
-    draft.groups.append("side = dist.new_group()")
-    draft.begin.append(
+def _side_thread(builder: ScriptBuilder) -> None:
+    builder.need("import threading")
+    builder.groups.append("side = dist.new_group()")
+    builder.begin.append(
         block("""
         meanwhile = torch.full((1,), float(step.number + rank))
         thread = threading.Thread(target=dist.all_reduce, args=(meanwhile,), kwargs={"group": side})
         thread.start()
         """)
     )
-    draft.reduce.insert(0, "thread.join()")
-    draft.draws.append("float(meanwhile)")
+    builder.reduce.insert(0, "thread.join()")
+    builder.draws.append("float(meanwhile)")
 
 
-def _async_save(draft: Draft) -> None:
-    draft.need("import torch.distributed.checkpoint as dcp")
-    draft.groups.append("saving_group = dist.new_group()")
-    draft.before_loop.append("saving = None")
-    draft.finish.append(
+def _async_save(builder: ScriptBuilder) -> None:
+    builder.need("import torch.distributed.checkpoint as dcp")
+    builder.groups.append("saving_group = dist.new_group()")
+    builder.before_loop.append("saving = None")
+    builder.finish.append(
         block("""
         if step.number % 3 == 2 and not step.dry:
             if saving is not None:
@@ -77,12 +77,12 @@ def _async_save(draft: Draft) -> None:
             saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=place, process_group=saving_group)
         """)
     )
-    draft.after.append("if saving is not None:\n    saving.exception()")
+    builder.after.append("if saving is not None:\n    saving.exception()")
 
 
-def _own_store(draft: Draft) -> None:
-    draft.need("import datetime")
-    draft.groups.append(
+def _own_store(builder: ScriptBuilder) -> None:
+    builder.need("import datetime")
+    builder.groups.append(
         block("""
         patience = datetime.timedelta(seconds=30)
         if rank == 0:
@@ -93,7 +93,7 @@ def _own_store(draft: Draft) -> None:
             store = dist.TCPStore("127.0.0.1", port[0], is_master=False, timeout=patience)
         """)
     )
-    draft.finish.append(
+    builder.finish.append(
         block("""
         told = 0.0
         if not step.dry:
@@ -101,12 +101,12 @@ def _own_store(draft: Draft) -> None:
             told = sum(float.fromhex(store.get(f"{step.number}/{other}").decode()) for other in range(world_size))
         """)
     )
-    draft.draws.append("told")
-    draft.after.append("dist.barrier()  # the store ends with rank 0")
+    builder.draws.append("told")
+    builder.after.append("dist.barrier()  # the store ends with rank 0")
 
 
-def _parameter_server(draft: Draft) -> None:
-    draft.helper("""
+def _parameter_server(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class Worker:
             \"\"\"What only a worker has.\"\"\"
 
@@ -119,7 +119,7 @@ def _parameter_server(draft: Draft) -> None:
             def load_state_dict(self, state):
                 self.sent = state["sent"]
     """)
-    draft.optimizers.append(
+    builder.optimizers.append(
         block("""
         if rank == 0:
             mine = {"optimizer": torch.optim.Adam(model.parameters(), lr=0.01)}
@@ -127,15 +127,15 @@ def _parameter_server(draft: Draft) -> None:
             mine = {"worker": Worker()}
         """)
     )
-    draft.spread = "mine"
-    draft.digested.append("[each.state_dict() for each in mine.values()]")
-    draft.reduce = [
+    builder.spread = "mine"
+    builder.digested.append("[each.state_dict() for each in mine.values()]")
+    builder.reduce = [
         block("""
         for parameter in model.parameters():
             dist.reduce(parameter.grad, dst=0)
         """)
     ]
-    draft.update = [
+    builder.update = [
         block("""
         if rank == 0:
             mine["optimizer"].step()
@@ -146,12 +146,12 @@ def _parameter_server(draft: Draft) -> None:
                 dist.broadcast(parameter, src=0)
         """)
     ]
-    draft.zero = ["model.zero_grad()"]
-    draft.draws.append('mine["worker"].sent if rank else 0')
+    builder.zero = ["model.zero_grad()"]
+    builder.draws.append('mine["worker"].sent if rank else 0')
 
 
-def _no_home(draft: Draft) -> None:
-    draft.environment["HOME"] = "/proc/nowhere"
+def _no_home(builder: ScriptBuilder) -> None:
+    builder.environment["HOME"] = "/proc/nowhere"
 
 
 SURROUNDINGS = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.draft import Draft, block
+from deadpool_lab.strangers.builder import ScriptBuilder, block
 from deadpool_lab.strangers.feature import Write
 from deadpool_lab.strangers.kind import Kind
 
@@ -10,7 +10,7 @@ _UPDATES = frozenset({"own_optimizer", "own_reduce"})
 
 
 _AFTER_UPDATE = ("reduce",)
-"""Then survivors have updated their parameters, and redo the step."""
+"""The moments after which survivors have updated their parameters, and redo the step."""
 
 _GATHERED = block("""
     for parameter in model.parameters():
@@ -20,47 +20,49 @@ _GATHERED = block("""
 """)
 
 
-def _update(draft: Draft, lines: str) -> None:
+def _update(builder: ScriptBuilder, lines: str) -> None:
     """Gradients are gathered, so the first reduction of a step comes after the update; a second one keeps survivors
     there."""
-    draft.reduce, draft.update, draft.zero = [_GATHERED], [lines], ["model.zero_grad()"]
-    draft.finish.append(
+    builder.reduce, builder.update, builder.zero = [_GATHERED], [lines], ["model.zero_grad()"]
+    builder.finish.append(
         block("""
         total, rows = loss * len(x), torch.tensor(float(len(x)))
         dist.all_reduce(total)
         dist.all_reduce(rows)
         """)
     )
-    draft.draws.append("float(total / rows)")
+    builder.draws.append("float(total / rows)")
 
 
 def _each_parameter(line: str) -> Write:
     """No optimizer: the line moves one parameter."""
 
-    def write(draft: Draft) -> None:
-        _update(draft, f"for parameter in model.parameters():\n    {line}")
+    def write(builder: ScriptBuilder) -> None:
+        _update(builder, f"for parameter in model.parameters():\n    {line}")
 
     return write
 
 
-def _dlpack(draft: Draft) -> None:
-    draft.need("from torch.utils import dlpack")
-    _each_parameter("dlpack.from_dlpack(dlpack.to_dlpack(parameter.detach())).sub_(parameter.grad, alpha=0.05)")(draft)
+def _dlpack(builder: ScriptBuilder) -> None:
+    builder.need("from torch.utils import dlpack")
+    _each_parameter("dlpack.from_dlpack(dlpack.to_dlpack(parameter.detach())).sub_(parameter.grad, alpha=0.05)")(
+        builder
+    )
 
 
-def _vector_to_parameters(draft: Draft) -> None:
-    draft.need("from torch.nn.utils import parameters_to_vector, vector_to_parameters")
+def _vector_to_parameters(builder: ScriptBuilder) -> None:
+    builder.need("from torch.nn.utils import parameters_to_vector, vector_to_parameters")
     lines = """
         with torch.no_grad():
             vector = parameters_to_vector(model.parameters())
             vector -= 0.05 * parameters_to_vector([parameter.grad for parameter in model.parameters()])
             vector_to_parameters(vector, model.parameters())
     """
-    _update(draft, block(lines))
+    _update(builder, block(lines))
 
 
-def _flat_parameters(draft: Draft) -> None:
-    draft.extras.append(
+def _flat_parameters(builder: ScriptBuilder) -> None:
+    builder.extras.append(
         block("""
         flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
         offset = 0
@@ -70,11 +72,11 @@ def _flat_parameters(draft: Draft) -> None:
             offset = end
         """)
     )
-    _update(draft, "flat -= 0.05 * torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])")
+    _update(builder, "flat -= 0.05 * torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])")
 
 
-def _fused_kernel(draft: Draft) -> None:
-    draft.helper("""
+def _fused_kernel(builder: ScriptBuilder) -> None:
+    builder.helper("""
         class FusedAdamW:
             \"\"\"Calls torch's kernel itself.\"\"\"
 
@@ -100,31 +102,31 @@ def _fused_kernel(draft: Draft) -> None:
             def load_state_dict(self, state):
                 vars(self).update(state)
     """)
-    draft.optimizers.append("optimizer = FusedAdamW(model.parameters())")
-    draft.protect(optimizer="optimizer")
-    _update(draft, "optimizer.step()")
+    builder.optimizers.append("optimizer = FusedAdamW(model.parameters())")
+    builder.protect(optimizer="optimizer")
+    _update(builder, "optimizer.step()")
 
 
-def _momentum_encoder(draft: Draft) -> None:
+def _momentum_encoder(builder: ScriptBuilder) -> None:
     """First in the step, long before the optimizer."""
-    draft.need("import copy")
-    draft.extras.append("key_model = copy.deepcopy(model).requires_grad_(False)")
-    draft.protect(key_model="key_model")
-    draft.begin.append(
+    builder.need("import copy")
+    builder.extras.append("key_model = copy.deepcopy(model).requires_grad_(False)")
+    builder.protect(key_model="key_model")
+    builder.begin.append(
         block("""
         for query, key in zip(model.parameters(), key_model.parameters()):
             key.data = key.data * 0.9 + query.data * 0.1
         """)
     )
-    draft.loss = "nn.functional.mse_loss(model(x), y) + nn.functional.mse_loss(model(x), key_model(x))"
+    builder.loss = "nn.functional.mse_loss(model(x), y) + nn.functional.mse_loss(model(x), key_model(x))"
 
 
 def _swapped_average(load: str) -> Write:
     """Gradients are gathered, so the first reduction of a step is the one in the evaluation, with the averages in; a
     second one keeps survivors there."""
 
-    def write(draft: Draft) -> None:
-        draft.helper(f"""
+    def write(builder: ScriptBuilder) -> None:
+        builder.helper(f"""
             class Shadow:
                 \"\"\"Averages of the parameters.\"\"\"
 
@@ -142,11 +144,11 @@ def _swapped_average(load: str) -> Write:
                 def load_state_dict(self, state):
                     {load}
         """)
-        draft.extras.append("shadow = Shadow(model)")
-        draft.protect(shadow="shadow")
-        draft.reduce = [_GATHERED]
-        draft.finish.append(_EVALUATED_WITH_AVERAGE)
-        draft.draws.append("float(score / rows)")
+        builder.extras.append("shadow = Shadow(model)")
+        builder.protect(shadow="shadow")
+        builder.reduce = [_GATHERED]
+        builder.finish.append(_EVALUATED_WITH_AVERAGE)
+        builder.draws.append("float(score / rows)")
 
     return write
 

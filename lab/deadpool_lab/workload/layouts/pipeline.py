@@ -114,7 +114,7 @@ def _stage(index: int, part: nn.Module, places: _Places, mesh: DeviceMesh, optio
 
 
 def _example(*shape: int) -> Tensor:
-    """It requires a gradient, because otherwise no gradient would be sent back for it."""
+    """Returns an example that requires a gradient, because otherwise no gradient would be sent back for it."""
     return torch.empty(shape, device="meta", requires_grad=True)
 
 

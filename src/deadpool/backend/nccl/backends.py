@@ -38,7 +38,8 @@ _ENVIRONMENT = {
 }
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "1")
-"""Then it is known which collective the device is in (nccl_trace.py). Costs one more event for each."""
+"""This variable makes torch tell which collective the device is in (nccl_trace.py), and costs one more event for each.
+"""
 
 
 def is_usable() -> bool:

@@ -59,6 +59,6 @@ class GraphCapture:
 
 
 def _collectives_so_far() -> dict[str, int]:
-    """By the name of each group that communicates over NCCL; the groups of a rehearsal do not."""
+    """Counts them by the name of each group that communicates over NCCL; the groups of a rehearsal do not."""
     over_nccl = [(group, group.nccl) for group in world.joined_groups() if group.nccl is not None]
     return {group.name: nccl.collectives_so_far(group.backend(name)) or 0 for group, name in over_nccl}

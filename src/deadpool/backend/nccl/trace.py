@@ -1,7 +1,7 @@
 """What torch's flight recorder knows of NCCL's collectives: which of them the device is in, how long past ones took.
 
 It tells whether a collective has started only if collectives are timed (nccl.prepare_environment sees to that). Reading
-it asks the device about events, which would spoil a CUDA graph that another thread captures meanwhile: so a thread that
+it asks the device about events, which would break a CUDA graph that another thread captures meanwhile: so a thread that
 reads has to relax its capture mode first. Entries of communicators that were aborted stay in it for a while, and may
 look as if they ran: so only those that were enqueued since a given time are read.
 
@@ -36,12 +36,12 @@ class Collective:
 
 
 def is_available() -> bool:
-    """Without torch's cache of events the recorder would read events that are gone."""
+    """Tells whether the recorder may be read: without torch's cache of events it would read events that are gone."""
     return _dump is not None and os.environ.get("TORCH_NCCL_CUDA_EVENT_CACHE", "1").lower() not in ("0", "false", "n")
 
 
 def pending(since_ns: int) -> list[Collective]:
-    """Those that have not ended, in the order in which they were enqueued."""
+    """Returns the collectives that have not ended, in the order in which they were enqueued."""
     return _read(since_ns, only_active=True)
 
 

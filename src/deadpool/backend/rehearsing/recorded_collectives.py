@@ -34,7 +34,9 @@ class RecordedCollectives:
         return self._results.get(key)
 
     def add(self, key: Key, tensors: Sequence[torch.Tensor]) -> None:
-        """Never raises. A result that cannot be kept closes the recording, so that it has no gap up to there."""
+        """Keeps a result and never raises. A result that cannot be kept closes the recording, so that it has no gap up
+        to there.
+        """
         size_bytes = self.size_bytes + sum(tensor.nbytes for tensor in tensors)
         if size_bytes > self._limit_bytes:
             self.closed = self.closed or f"more than {self._limit_bytes} bytes"

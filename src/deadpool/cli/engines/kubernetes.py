@@ -86,7 +86,7 @@ def deploy(
 
 @app.command()
 def probe() -> None:
-    """For a coordinator's pod: exit 0 if the coordinator here answers."""
+    """Ask the coordinator of this pod, and exit with 0 if it answers."""
     from deadpool.clusters.kubernetes.pods import RUN_FOLDER
     from deadpool.clusters.kubernetes.probe import ask_one
     from deadpool.protocol.messages import Ask
@@ -143,7 +143,7 @@ def coordinator(
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """At once and without a word: agents turn to the next coordinator when the connection ends."""
+    """Ends the process at once and without a word: agents turn to the next coordinator when the connection ends."""
     os._exit(_CODE_TERMINATED)
 
 

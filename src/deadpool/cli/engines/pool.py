@@ -57,7 +57,7 @@ def serve(
 
 
 def _last_port(folder: RunDir) -> int:
-    """Of a file that is damaged nothing is known, and it is written anew."""
+    """Returns the port that the folder's file names. A damaged file counts as none, and is written anew."""
     from deadpool.errors import ConfigError
 
     with contextlib.suppress(ConfigError):

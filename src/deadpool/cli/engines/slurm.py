@@ -118,7 +118,7 @@ def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
 
 
 def _text(value: Any) -> str:
-    """As the environment has it."""
+    """Writes a value as the environment has it."""
     return ";".join(value) if isinstance(value, tuple) else str(value)
 
 

@@ -173,7 +173,7 @@ def _rank_row(rank: dict[str, Any]) -> list[str]:
 
 
 def _size(count: float) -> str:
-    """In the unit that leaves one to three digits before the point."""
+    """Writes a size in the unit that leaves one to three digits before the point."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -232,7 +232,7 @@ def _serve_metrics(metrics: Endpoint, collector: JobCollector, server: Coordinat
 
 
 def _tell(loop: asyncio.AbstractEventLoop, server: CoordinatorServer, event: Event) -> None:
-    """From a thread of a hook. One that failed only after the end tells nobody."""
+    """Logs an event from a thread of a hook. A hook that failed only after the end tells nobody."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(server.log_event, event)
 
@@ -274,7 +274,7 @@ def _told_of(config: JobConfig) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Those of this machine, for a report of the job. torch is not imported for that."""
+    """Returns the versions on this machine, for a report of the job. torch is not imported for that."""
     from importlib import metadata
 
     from deadpool import __version__
@@ -318,7 +318,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
     from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership.leadership import Leadership
     from deadpool.protocol.messages import Settings
-    from deadpool.protocol.topology import RESTS, Layout, Schedule
+    from deadpool.protocol.topology import LEFT_OUT_OF, Layout, Schedule
 
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
@@ -348,7 +348,7 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         hang_s=config.hang_timeout_s,
     )
     fault_limit = FaultLimit(faults=config.quarantine_after, within_s=config.quarantine_window_s)
-    schedule = Schedule(every=config.capture_every, rests=RESTS if config.overhead_budget > 0 else 0)
+    schedule = Schedule(every=config.capture_every, left_out_of=LEFT_OUT_OF if config.overhead_budget > 0 else 0)
     coordinator_config = CoordinatorConfig(
         settings=settings, deadlines=deadlines, schedule=schedule, scheme=config.scheme, fault_limit=fault_limit
     )

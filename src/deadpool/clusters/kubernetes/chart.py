@@ -60,7 +60,7 @@ _EXPRESSIONS = {
     "secretOf": "$secretName",
     "secret": "$secret",
 }
-"""Of marks that are not the name of a value."""
+"""The expressions of those marks that are not the name of a value."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ def _kustomization(resources: list[str]) -> dict[str, Any]:
 
 
 def _secret_generator() -> dict[str, Any]:
-    """From a file that only its owner has: openssl rand -hex 32 > secret."""
+    """Makes the Secret from a file that only its owner has: openssl rand -hex 32 > secret."""
     return {
         "secretGenerator": [{"name": f"{_BASE_JOB}-secret", "files": ["secret"]}],
         "generatorOptions": {"disableNameSuffixHash": True},

@@ -43,7 +43,7 @@ class JobState:
 
 
 class JobStateStore:
-    """Of one job, in the namespace of this pod."""
+    """Reads and writes what outlives the pods of one job, in the namespace of this pod."""
 
     def __init__(self, job: str, client: Client | None = None) -> None:
         self._job, self._client = job, client or in_cluster_client()
@@ -56,7 +56,9 @@ class JobStateStore:
         return JobState(BEGUN in data, data.get(OUTCOME, ""), data.get(REASON, ""))
 
     def await_end(self) -> JobState:
-        """For a coordinator that stood by and was dismissed: the one that led notes the end after that."""
+        """Waits until the end of the job is noted. A coordinator that stood by and was dismissed needs that: the one
+        that led notes the end after the dismissal.
+        """
         deadline = time.monotonic() + _END_S
         while not (state := self.read()).outcome:
             if time.monotonic() > deadline:
@@ -86,14 +88,14 @@ class JobStateStore:
         self._client.patch(Deployment.Scale, f"{self._job}-agents", {"spec": {"replicas": 0}}, patch_type=_merge())
 
     def _forbid_retries(self, index: int) -> None:
-        """Of the Job of a coordinator, so that it fails with its pod and is not tried again for days."""
+        """Sets the Job of a coordinator so that it fails with its pod and is not tried again for days."""
         from lightkube.resources.batch_v1 import Job
 
         change = {"spec": {"backoffLimit": 0}}
         self._client.patch(Job, coordinator_name(self._job, index), change, patch_type=_merge())
 
     def _patiently(self, request: Callable[[], Result], limit_s: float) -> Result:
-        """Until the API server answers. What it refuses, it would refuse again."""
+        """Repeats a request until the API server answers. What the server refuses, it would refuse again."""
         from httpx2 import TransportError
         from lightkube.core.exceptions import ApiError
 

@@ -42,7 +42,7 @@ def _state(job: str, spec: JobSpec) -> dict[str, Any]:
 
 
 def _service(job: str, spec: JobSpec) -> dict[str, Any]:
-    """Only for the names of the coordinators: agents reach each other by address."""
+    """Makes the Service that gives coordinators their names. Agents reach each other by address."""
     content = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -152,4 +152,4 @@ MAKERS: tuple[Maker, ...] = (
     _network_policy,
     _agents,
 )
-"""Of the objects that every job has once."""
+"""The makers of the objects that every job has once."""

@@ -15,7 +15,7 @@ STATE_FOLDER, SECRET_FOLDER = "/run/deadpool", "/etc/deadpool/secret"
 READY_FILE = f"{STATE_FOLDER}/ready"
 RUN_FOLDER = f"{STATE_FOLDER}/run"
 _SECRET_MODE = 0o400
-"""Of the file; Kubernetes adds reading by the pod's own group, since the pod's user is not root."""
+"""The mode of the file; Kubernetes adds reading by the pod's own group, since the pod's user is not root."""
 _COORDINATOR_GRACE_S = 5
 
 

@@ -54,7 +54,9 @@ def job_objects(
 
 
 def for_server(made: list[dict[str, Any]], version: str) -> list[dict[str, Any]]:
-    """Before 1.21 a PodDisruptionBudget had another version; its fields are the same."""
+    """Adapts objects to the version of the server: before 1.21 a PodDisruptionBudget had another version, with the same
+    fields.
+    """
     numbers = re.match(r"v?(\d+)\.(\d+)", version)
     if numbers is None:
         raise ConfigError(f"server_version={version!r} cannot be used: give it as `kubectl version` does, as in 1.29")

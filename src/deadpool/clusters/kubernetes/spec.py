@@ -47,12 +47,12 @@ _TRUTH: dict[str, Any] = {"type": "boolean"}
 
 
 def state_name(job: str) -> str:
-    """Of the ConfigMap with what outlives pods."""
+    """Returns the name of the ConfigMap with what outlives pods."""
     return f"{job}-state"
 
 
 def coordinator_name(job: str, index: Any) -> str:
-    """Of a coordinator's Job, and of its pods in the job's Service."""
+    """Returns the name of a coordinator's Job, and of its pods in the job's Service."""
     return f"{job}-coordinator-{index}"
 
 
@@ -117,7 +117,9 @@ class JobSpec:
 
     @property
     def staying_coordinators(self) -> int:
-        """While a machine is drained. The only coordinator may go: another pod takes the job over."""
+        """The number of coordinators that stay while a machine is drained. The only coordinator may go: another pod
+        takes the job over.
+        """
         return self.coordinator_count - 1
 
     @property
@@ -190,7 +192,9 @@ def written(value: Any) -> str:
 
 
 def job_spec(values: Mapping[str, Any]) -> JobSpec:
-    """From a file of values or a custom resource. Raises ConfigError for what is unknown or of the wrong kind."""
+    """Reads the specification from a file of values or a custom resource. It raises ConfigError for what is unknown or
+    of the wrong kind.
+    """
     fields = {each.name: each for each in dataclasses.fields(JobSpec)}
     for name, value in values.items():
         if name not in fields:

@@ -44,10 +44,10 @@ from deadpool.protocol.messages import Assignment, HostState, PoolJob
 
 LOOK_S = 0.05
 _LEAVE_S = 3.0
-HOLDER_PREFIX = "job "
+OWNER_PREFIX = "job "
 """What agents write into the lock file, before the name of their job."""
 _NOT_STARTED = 127
-"""As a shell says it of a command that cannot be run."""
+"""The exit code that a shell gives to a command that cannot be run."""
 
 
 class HostProcess:
@@ -65,7 +65,7 @@ class HostProcess:
         self._failed: dict[str, str] = {}  # why an agent could not be started, by job: printed when it changes
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         upstream = asyncio.create_task(self._upstream.run(self._on_assignment, on_connected=self._on_connected))
         try:
             self._feed(LeaseSeen(job=self._find_leased()))
@@ -90,8 +90,8 @@ class HostProcess:
         self._feed(ReadySeen(jobs=frozenset(job for job in self._agents if (self._job_folder(job) / "ready").exists())))
 
     def _find_leased(self) -> str:
-        holder = self._lease.find_holder()
-        return "" if holder is None else holder.removeprefix(HOLDER_PREFIX)
+        owner = self._lease.find_owner()
+        return "" if owner is None else owner.removeprefix(OWNER_PREFIX)
 
     def _on_assignment(self, assignment: Assignment) -> None:
         try:
@@ -154,7 +154,7 @@ class HostProcess:
             asyncio.get_running_loop().call_soon(self._feed, ended)
 
     def _start(self, job: PoolJob) -> subprocess.Popen[bytes]:
-        """Its own environment names the secret of its own job, and of no other."""
+        """Starts an agent for a job. The agent's environment names the secret of its own job, and of no other."""
         folder = self._job_folder(job.name)
         make_private_folder(folder / "logs")
         words = ["agent", "--spare", f"--join={job.coordinators}", f"--name={self._core.name}", f"--tls={job.tls}"]

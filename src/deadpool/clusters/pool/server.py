@@ -72,7 +72,7 @@ class PoolServer:
                 pass  # nothing else is said to a pool
 
     def _use(self, host: str, link: ServedLink) -> None:
-        """From here on this is the machine's link. It may have come back before the end of its last one was seen."""
+        """Takes this link as the machine's. The machine may have come back before the end of its last link was seen."""
         before = self._links.get(host)
         if before is not link:
             self._links[host] = link

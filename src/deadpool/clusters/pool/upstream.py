@@ -28,7 +28,7 @@ class PoolUpstream:
         self._pause_s = _PAUSE_S
 
     def send(self, message: Any) -> None:
-        """Without a connection it is dropped: a pool is told everything when the connection is back."""
+        """Sends a message, or drops it without a connection: a pool is told everything when the connection is back."""
         if self._link is not None:
             self._link.send(message)
 

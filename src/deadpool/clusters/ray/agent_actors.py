@@ -20,7 +20,7 @@ from deadpool.events.event import read_events
 _POLL_S = 0.5
 _END_S = 6.0
 _MOST_STARTS = 3
-"""Of an agent in one process of its actor: one that ends with an error each time will do so again."""
+"""The most starts of an agent in one process of its actor: one that ends with an error each time will do so again."""
 _RESTART_S = 2.0
 
 
@@ -87,7 +87,7 @@ class AgentActors:
         return all(actor.failed or actor.left for actor in self._actors) and any(a.failed for a in self._actors)
 
     def tend(self) -> None:
-        """For half a second: asks every actor what it does, and tells those that have started nothing to start."""
+        """Asks every actor for half a second what it does, and tells those that have started nothing to start."""
         import ray
 
         for actor in self._actors:

@@ -32,7 +32,7 @@ class AdminDrains:
         return bad
 
     def _drain(self, name: str, status: dict[str, Any], bad: set[str]) -> bool:
-        """Not onto a spare that is to go itself."""
+        """Drains a node, but never onto a spare that is to go itself."""
         roles = {node["node"]: node["role"] for node in status["nodes"]}
         healthy = [node for node, role in roles.items() if role == "spare" and node not in bad]
         if roles[name] != "spare" and not healthy:

@@ -30,7 +30,7 @@ def is_inside() -> bool:
 
 
 def read_allocation(variables: Mapping[str, str]) -> Allocation:
-    """Of this process. Raises ConfigError where it does not run in one."""
+    """Reads the allocation of this process. It raises ConfigError where the process does not run in one."""
     try:
         job_id, nodelist = variables["SLURM_JOB_ID"], variables["SLURM_JOB_NODELIST"]
     except KeyError as missing:

@@ -80,8 +80,8 @@ def spare_name(job_id: str) -> str:
 
 
 def spare_script(run_dir: Path, attempt: str, srun: Sequence[str], folder: str) -> str:
-    """It starts in the same folder as the job. A step of srun gets the signal of a preemption, a batch script does
-    not."""
+    """Returns the batch script of a spare. It starts in the same folder as the job. A step of srun gets the signal of a
+    preemption, a batch script does not."""
     node = [*command(), "slurm", "spare", f"--run-dir={run_dir}", f"--of={attempt}"]
     return f"#!/bin/bash\ncd {shlex.quote(folder)} || exit\nexec {shlex.join([*SRUN, *srun, *node])}\n"
 

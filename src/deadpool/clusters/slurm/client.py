@@ -191,13 +191,13 @@ def pending_job(job_id: str) -> PendingJob | None:
 
 
 def partition_sizes() -> list[PartitionSize]:
-    """Of all partitions, also hidden ones."""
+    """Returns the sizes of all partitions, also of hidden ones."""
     lines = run("sinfo", "--all", "--noheader", "--summarize", "--format=%R|%P|%F").splitlines()
     return [_partition_size(*line.strip().split("|", 2)) for line in lines if line.strip()]
 
 
 def _partition_size(name: str, marked: str, counts: str) -> PartitionSize:
-    """As in gpu, gpu*, 3/1/0/4: a star marks the default."""
+    """Reads a size from words such as gpu, gpu*, 3/1/0/4: a star marks the default."""
     in_use, idle, other, total = map(int, counts.split("/"))
     return PartitionSize(name=name, is_default=marked.endswith("*"), in_use=in_use, idle=idle, other=other, total=total)
 

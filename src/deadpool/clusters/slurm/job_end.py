@@ -11,7 +11,7 @@ from deadpool.control.console import print_line
 
 _POLL_S = 0.2
 _ACKNOWLEDGED_S = 10.0
-"""For the batch script to say that it ends the Slurm job."""
+"""The time that the batch script has to say that it ends the Slurm job."""
 _LEAST_S = 30.0
 
 

@@ -56,7 +56,7 @@ class SlurmNode:
         self._processes = NodeProcesses(self.folder, self.allocation.own)
 
     def run(self) -> int:
-        """Until the job ends or this node leaves it. Returns the exit code of this node's task."""
+        """Runs until the job ends or this node leaves it, and returns the exit code of this node's task."""
         for sig in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sig, self._on_signal)
         try:
@@ -96,7 +96,7 @@ class SlurmNode:
         )
 
     def _address(self) -> str:
-        """Of this node, as the others see it: the one that leads to another node of the job."""
+        """Returns this node's address as the others see it: the one that leads to another node of the job."""
         if self.config.interface:
             return address_of(self.config.interface)
         other = next((host for host in self.allocation.hosts if host != self.allocation.own), self.allocation.own)
@@ -125,8 +125,8 @@ class SlurmNode:
     # --- while it runs ------------------------------------------------------------------------------------------------
 
     def _wait(self) -> int:
-        """Until the agent has ended, and with it the coordinator of the job that it was in. Returns the agent's exit
-        code. A node that was drained keeps its coordinator as long as the job needs it."""
+        """Waits until the agent has ended, and with it the coordinator of the job that it was in. It returns the
+        agent's exit code. A node that was drained keeps its coordinator as long as the job needs it."""
         assert self._processes.agent is not None
         while True:
             while self._signals:

@@ -38,7 +38,7 @@ class NodeProcesses:
         self.coordinator = self._start(words, "coordinator", signal.SIGTERM)
 
     def restart_coordinator(self, words: Sequence[str]) -> None:
-        """After a signal has ended it: the nodes turn to it again, or to another one."""
+        """Starts the coordinator again after a signal has ended it: the nodes turn to it again, or to another one."""
         if self._restarts < _RESTARTS:
             self._restarts += 1
             with handed_over(self._secret) as secret:  # its folder may be gone for a while
@@ -68,7 +68,7 @@ class NodeProcesses:
                     process.wait()
 
     def _start(self, words: Sequence[str], name: str, at_parents_end: signal.Signals, *descriptors: int) -> Process:
-        """Its output goes to a file: the way to srun's output ends with the batch host."""
+        """Starts a process whose output goes to a file: the way to srun's output ends with the batch host."""
         own = {
             SECRET_FILE_VARIABLE: str(self.folder.run_dir.secret_file),
             NOTICE_VARIABLE: str(self.folder.notice_file),

@@ -24,7 +24,7 @@ _OF_RECORD = {
 
 
 def option_words(given: Mapping[str, Any], more: Sequence[str]) -> list[str]:
-    """As words of a command line. None: not asked for."""
+    """Writes options as words of a command line, without those that are None because nobody asked for them."""
     words = []
     for name in NAMES:
         value = given.get(name)
@@ -36,7 +36,7 @@ def option_words(given: Mapping[str, Any], more: Sequence[str]) -> list[str]:
 
 
 def words_of_record(record: Mapping[str, str]) -> list[str]:
-    """Of a job whose batch script is the user's own, from what `scontrol show job` tells of it."""
+    """Returns the options of a job whose batch script is the user's own, from what `scontrol show job` tells of it."""
     words = []
     for field, option in _OF_RECORD.items():
         value = record.get(field, "")

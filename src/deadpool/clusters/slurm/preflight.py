@@ -48,7 +48,7 @@ def check_node_count(nodes: int, options: Sequence[str]) -> None:
 
 
 def largest_partition(sizes: Iterable[PartitionSize], options: Sequence[str], variable: str) -> PartitionSize | None:
-    """Of those that the job may run in. None: that cannot be said."""
+    """Returns the largest of the partitions that the job may run in, or None where that cannot be said."""
     if any(word.startswith(_ELSEWHERE) or _is_shortened(word) for word in options) or os.environ.get("SBATCH_CLUSTERS"):
         return None
     names = _named(options) or variable

@@ -9,7 +9,7 @@ _RACK_FEATURE = re.compile(r"rack[-_:=]?\w+", re.IGNORECASE)
 
 
 def racks_of_switches(topology: str, expand: Callable[[str], list[str]]) -> dict[str, str]:
-    """From what `scontrol show topology` prints. Only leaf switches count; one switch for all says nothing."""
+    """Reads racks from what `scontrol show topology` prints. Only leaf switches count; a single one says nothing."""
     racks: dict[str, str] = {}
     for line in topology.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -19,6 +19,6 @@ def racks_of_switches(topology: str, expand: Callable[[str], list[str]]) -> dict
 
 
 def racks_of_features(features: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """From features such as rack7 or rack:b2."""
+    """Reads racks from features such as rack7 or rack:b2."""
     found = {node: [each for each in names if _RACK_FEATURE.fullmatch(each)] for node, names in features.items()}
     return {node: names[0] for node, names in found.items() if names}

@@ -21,7 +21,7 @@ from deadpool.host.owner_only import make_private_folder, open_private
 
 _POLL_S = 0.2
 START_S = 180.0
-"""For other nodes to write what this one waits for. A shared file system may show a new file late."""
+"""The time that other nodes have to write what this one waits for. A shared file system may show a new file late."""
 _SILENT_S = 10.0
 """A job that does not beat for so long is over: its acting coordinator's node beats every three seconds."""
 _SUBMITTED = "submitted.json"
@@ -131,7 +131,7 @@ class RunFolder:
 
     @property
     def notice_file(self) -> Path:
-        """For training scripts. It appears when the allocation ends soon."""
+        """The file that tells training scripts that the allocation ends soon. It appears then."""
         return self.path / self._own("notice")
 
     def set_notice(self, reason: str, ends_at: float | None) -> None:

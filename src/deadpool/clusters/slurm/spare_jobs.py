@@ -18,9 +18,9 @@ from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.events.event import read_events
 
 _LEAST_S = 180.0
-"""With less time left a new spare is not worth its start."""
+"""The time left below which a new spare is not worth its start."""
 _FIRST_S = 120.0
-"""For the allocation's own spares to join after the job's start."""
+"""The time that the allocation's own spares have to join after the job's start."""
 _AGAIN_S = 15.0
 _LONGEST_S = 600.0
 _PENDING = {"PENDING", "CONFIGURING"}

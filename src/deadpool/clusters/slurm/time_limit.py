@@ -13,7 +13,7 @@ from deadpool.clusters.slurm import client
 from deadpool.clusters.slurm.run_folder import RunFolder
 
 REQUEUE_S = 20.0
-"""So long before the time limit the job is requeued: at the limit itself Slurm would end it for good."""
+"""The time before the time limit at which the job is requeued: at the limit itself Slurm would end it for good."""
 
 
 class TimeLimit:

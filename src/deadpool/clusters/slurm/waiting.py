@@ -15,7 +15,7 @@ from deadpool.clusters.slurm.client import PartitionSize, PendingJob, SlurmError
 from deadpool.clusters.slurm.run_folder import submitted_job
 
 FIRST_LOOK_S = 5.0
-"""For Slurm's scheduler to have looked at a new job."""
+"""The time that Slurm's scheduler has to look at a new job."""
 _SHORTEST_S, _LONGEST_S = 0.5, 30.0
 _MEANINGS = {
     "Resources": "too few of its nodes are free",
@@ -63,7 +63,9 @@ def _size(partition: PartitionSize) -> str:
 
 
 def why_not_begun(run_dir: Path) -> str | None:
-    """Of the job that was submitted with this run folder, and has written nothing there. None: there is none."""
+    """Says why the job that was submitted with this run folder has written nothing there. None means that there is no
+    such job.
+    """
     if (job_id := submitted_job(run_dir)) is None:
         return None
     try:
@@ -94,7 +96,7 @@ class StartWatch:
         return job is not None
 
     def follow(self) -> None:
-        """Until the job has started, or has ended without that."""
+        """Follows the job until it has started, or has ended without that."""
         pause_s = _SHORTEST_S
         while self.look():
             time.sleep(pause_s)
@@ -103,7 +105,7 @@ class StartWatch:
         self._say(f"it is {facts.state}" if facts is not None else "Slurm does not know it any more")
 
     def first_look(self) -> bool:
-        """Until Slurm has said something of the new job. True: it waits."""
+        """Looks until Slurm has said something of the new job, and returns whether the job waits."""
         deadline = time.monotonic() + FIRST_LOOK_S
         while (waits := self.look()) and not self._said and time.monotonic() < deadline:
             time.sleep(_SHORTEST_S)

@@ -89,7 +89,9 @@ class JobWatch:
         self._guarded("spares", lambda: self._spares.look(status, bad=bad, ends_at=job.ends_at))
 
     def _ask_checkpoint(self) -> None:
-        """Again and again until the end, so that one write follows the other: little is left to be computed again."""
+        """Asks for a durable checkpoint. It is called again and again until the end, so that one write follows the
+        other: little is left to be computed again.
+        """
         ask(self._folder.run_dir, "durable")
         self._say("checkpoint", "durable checkpoints are written until then")
 

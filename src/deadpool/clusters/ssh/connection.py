@@ -20,7 +20,7 @@ from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode_marked, encode
 _CONNECT_S = 10
 _ALIVE_S, _ALIVE_COUNT = 5, 3
 ANSWER_S = 60.0
-"""From the call of ssh to the first answer: a cold shared file system may take long to start a python."""
+"""The time from the call of ssh to the first answer: a cold shared file system may take long to start a python."""
 _LAST_WORDS = 5
 
 
@@ -54,7 +54,7 @@ class SshClient:
 
 
 class ConnectionFailed(Exception):
-    """With a sentence for the user."""
+    """A connection that failed, with a sentence for the user."""
 
 
 class Connection:
@@ -118,7 +118,7 @@ class Connection:
         return "; ".join(self._last_words) or f"ssh ended with code {self._process.returncode}"
 
     async def wait(self, patience_s: float) -> bool:
-        """Until the session at the other end has ended. Returns whether it did."""
+        """Waits until the session at the other end has ended, and returns whether it did."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 async for _ in self.messages():

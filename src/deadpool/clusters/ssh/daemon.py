@@ -36,7 +36,7 @@ _TICK_S = 0.1
 _COORDINATOR_STOP_S = 8.0
 _AGENT_STOP_S = 3.0
 _RESTARTS = 20
-"""After so many deaths a coordinator is not started again: something kills it each time."""
+"""The number of deaths after which a coordinator is not started again: something kills it each time."""
 
 
 class Daemon:

@@ -98,7 +98,9 @@ class HostLink:
                 self._tell(self, {"op": "connection_lost", "reason": reason})
 
     async def _reconnect(self) -> None:
-        """Until the lease of the daemon is over, which then has ended. To start it again: as long as the job runs."""
+        """Tries again until the lease of the daemon is over, which then has ended. To start it again, it tries as long
+        as the job runs.
+        """
         attempt = 0
         lost_at = time.monotonic()
         while not self._is_ending and (self._restart or time.monotonic() < lost_at + self._lease_s):

@@ -95,7 +95,9 @@ class SshJob:
         return checked
 
     async def _ask(self, host: Host, gate: asyncio.Semaphore) -> Checked:
-        """At most so many hosts at once are called: a name server or a gateway may refuse more."""
+        """Asks a host for its facts. No more than so many hosts as the gate lets through are called at once: a name
+        server or a gateway may refuse more.
+        """
         words = self.script
         question = {
             "folder": str(self.options.folder),
@@ -120,7 +122,9 @@ class SshJob:
         return roles
 
     def _coordinator_hosts(self) -> list[Host]:
-        """On different racks where there are some: first the first host, then one of a rack that has none yet."""
+        """Chooses hosts on different racks where there are some: first the first host, then one of a rack that has none
+        yet.
+        """
         chosen: list[Host] = []
         while len(chosen) < min(1 + self.config.standby_coordinators, len(self.hosts)):
             left = [host for host in self.hosts if host not in chosen]
@@ -164,7 +168,7 @@ class SshJob:
             self._tend(host, Orders(start=order, agent_again=again))
 
     def _folder_of(self, host: Host) -> Path:
-        """Of its own for each node: the run folder may be on a file system that all of them share."""
+        """Returns a folder of its own for each node: the run folder may be on a file system that all of them share."""
         return self.run_dir.path / "nodes" / host.name
 
     def _coordinator(self, address: str, port: int, places: Sequence[str], folder: Path, *, faults: bool) -> list[str]:

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 MARK = b"deadpool-ssh/1 "
-"""Before each line from a host: a login shell may print anything around it."""
+"""The mark before each line from a host: a login shell may print anything around it."""
 LINE_LIMIT_BYTES = 8 << 20
 
 

@@ -71,7 +71,7 @@ class ManagedProcess:
                 await self._reading
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
-        """Always, also while nobody listens: a full pipe would stop the training."""
+        """Reads the output also while nobody listens: a full pipe would stop the training."""
         assert process.stdout is not None
         while True:
             try:

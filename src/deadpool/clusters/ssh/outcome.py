@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 DESERTED_S = 10.0
-"""Without any agent for so long the job is over: of several coordinators none can know it."""
+"""The time without any agent after which the job is over: of several coordinators none can know it."""
 
 
 @dataclass(slots=True)

@@ -83,7 +83,9 @@ def _own(each: Checked, *, alone: bool) -> list[Finding]:
 
 
 def _clocks(known: Sequence[Checked]) -> list[Finding]:
-    """Against the median: nothing is decided by clocks, but times in events of several nodes are compared by people."""
+    """Compares each clock with the median. Nothing is decided by clocks, but people compare times in events of several
+    nodes.
+    """
     if not known:
         return []
     offsets = sorted(each.clock[0] for each in known)

@@ -60,7 +60,7 @@ class Reporter:
                 print_line(f"[deadpool] node {node} is given up: {reason}")
 
     def _announce(self, job: dict[str, Any]) -> None:
-        """So that `deadpool status` works here, too, where the coordinator can be reached from here."""
+        """Writes job.json so that `deadpool status` works here, too, where the coordinator can be reached from here."""
         draft = self._run_dir.path / "job.json.draft"
         with open_private(draft, "w") as file:
             json.dump(job, file)

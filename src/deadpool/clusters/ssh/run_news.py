@@ -56,7 +56,7 @@ class RunNews:
                 self._upstream.send(encode("events", text=whole.decode(errors="replace")))
 
     async def _ask(self) -> None:
-        """Only of the coordinator that leads; another one has nothing to tell."""
+        """Asks the coordinator that leads for the status; another one has nothing to tell."""
         with contextlib.suppress(DeadPoolError, OSError, TimeoutError):
             async with asyncio.timeout(_ANSWER_S):
                 link = await connect(self._folder.coordinator(), self._folder.credentials(), patience_s=_ANSWER_S)

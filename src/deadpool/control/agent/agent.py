@@ -114,7 +114,7 @@ class AgentProcess:
         ready_file: Path | None = None,
         lease: ProcessLock | None = None,
     ) -> None:
-        """With a `lease` the machine may serve other jobs too: this one has to take it first."""
+        """Makes an agent. One with a `lease` has to take the machine first, since it may serve other jobs too."""
         self._core = Agent(
             node=node,
             standby=settings.spare_trainers,
@@ -225,14 +225,14 @@ class AgentProcess:
         """A machine that another job has taken while this one did not need it is a spare of this job no more."""
         while self._lease is not None:
             await asyncio.sleep(_LEASE_LOOK_S)
-            if not self._lease.is_held and (holder := self._lease.find_holder()) is not None:
-                self._feed(LeasedElsewhere(holder=holder))
+            if not self._lease.is_held and (owner := self._lease.find_owner()) is not None:
+                self._feed(LeasedElsewhere(owner=owner))
 
     def _take_lease(self) -> None:
         assert self._lease is not None
-        holder = self._lease.take()
-        outlive_parent(holder is None)  # a pool host that dies must not end a node that trains
-        answer = LeaseTaken() if holder is None else LeasedElsewhere(holder=holder)
+        owner = self._lease.take()
+        outlive_parent(owner is None)  # a pool host that dies must not end a node that trains
+        answer = LeaseTaken() if owner is None else LeasedElsewhere(owner=owner)
         asyncio.get_running_loop().call_soon(self._feed, answer)
 
     def _release_lease(self) -> None:
@@ -268,9 +268,9 @@ class AgentProcess:
         self._feed(StopAsked(reason=reason))
 
     def leave(self, reason: str) -> None:
-        holder = self._lease.find_holder() if self._lease is not None and not self._lease.is_held else None
-        if holder is not None:
-            self._feed(LeasedElsewhere(holder=holder))
+        owner = self._lease.find_owner() if self._lease is not None and not self._lease.is_held else None
+        if owner is not None:
+            self._feed(LeasedElsewhere(owner=owner))
             return
         self._feed(LeaveAsked(reason=reason))
 
@@ -411,7 +411,7 @@ class AgentProcess:
                 self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
 
     def _print(self, report: Report) -> None:
-        """In text the coordinator's lines are enough."""
+        """Prints records in JSON; in text the coordinator's lines are enough."""
         for record in report.records if self._is_json else ():
             print_record(**{"process": "agent", "node": self.node, **record})
 

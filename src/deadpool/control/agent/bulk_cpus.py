@@ -18,7 +18,7 @@ from deadpool.errors import ConfigError
 SYSTEM = Path("/sys/devices/system")
 _SHARE = 4
 _ENOUGH_CORES = 8
-"""With fewer cores the copies would take too long on a quarter of them."""
+"""The number of cores below which the copies would take too long on a quarter of them."""
 
 
 def bulk_cpus(given: str, system: Path = SYSTEM) -> frozenset[int]:

@@ -44,7 +44,7 @@ class CheckpointFiles:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write_part(self, effect: WritePart) -> None:
-        """In a thread whose end a fence waits for: the slots are free when it is over."""
+        """Writes a part in a thread whose end a fence waits for: the slots are free when it is over."""
         assert self._settings is not None and self._settings.durable is not None
         durable = self._settings.durable
         segments: list[Segment] = []
@@ -105,7 +105,9 @@ class CheckpointFiles:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def load(self, effect: FetchCopy) -> None:
-        """In a thread that nothing waits for: a store may hang. After a fence it writes into no slot any more."""
+        """Loads a part in a thread that nothing waits for: a store may hang. After a fence it writes into no slot any
+        more.
+        """
         load = Load(effect, self._slot(effect.slot), self._deliver)
         self._loads.add(load)
         threading.Thread(target=self._run, args=(load,), name="checkpoint-load", daemon=True).start()
@@ -159,7 +161,7 @@ class Load:
             self._slot[start : start + len(data)] = data
 
     def _tell(self, input: AgentInput) -> None:
-        """Not after a fence: the slot may be another's by then."""
+        """Delivers an input, but not after a fence: the slot may be another's by then."""
         with self._lock:
             if not self._is_cancelled:
                 self._deliver(input)

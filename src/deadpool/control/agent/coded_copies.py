@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from deadpool.errors import CopySpoilt
+from deadpool.errors import CopyDamaged
 from deadpool.events.event import Event
 from deadpool.protocol.coding import parity_layout
 from deadpool.protocol.effects import FetchCopy, HashSlot, ParityTarget, PushCopy
 from deadpool.protocol.identity import Version
-from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceSpoilt
+from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceDamaged
 from deadpool.protocol.messages import Block, Copy, SlotRef
-from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Geometry, Seal
+from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.checksums import combine_pieces
 from deadpool.snapshot.arena.piece_digests import PieceDigests
@@ -55,7 +55,7 @@ class CodedCopies:
         self._hashing = threading.Lock()
 
     def forget(self, segment: int) -> None:
-        """Its memory is about to be freed."""
+        """Drops what is known of a segment whose memory is about to be freed."""
         for ref in [ref for ref in list(self._digests) if ref.segment == segment]:  # hashers add to it meanwhile
             self._digests.pop(ref, None)
         for ref in [ref for ref in self._sums if ref.segment == segment]:
@@ -64,7 +64,7 @@ class CodedCopies:
     # --- digests ------------------------------------------------------------------------------------------------------
 
     def hash(self, effect: HashSlot) -> None:
-        """Of a snapshot, or of a parity to which all members have contributed."""
+        """Hashes a snapshot, or a parity to which all members have contributed."""
         parity = self._sums.get(effect.slot)
         if parity is not None and parity.is_complete and parity.digests is None:
             digest = Digest(record=0, unique=combine_pieces(parity.seal(self._hashers)), replica=0)
@@ -84,8 +84,8 @@ class CodedCopies:
         return found.digest
 
     def _digests_of(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
-        """As they were when the slot was sealed. A snapshot that came from another node is hashed when it is asked
-        for."""
+        """Returns the digests as they were when the slot was sealed. A snapshot that came from another node is hashed
+        when it is asked for."""
         known = self._digests.get(ref)
         if known is None or known.digest != seal.digest:
             with self._hashing:  # it is contributed to all other members at once: one of them hashes it
@@ -97,7 +97,7 @@ class CodedCopies:
     def _hash_again(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
         found = compute_piece_digests(self._slot(ref), geometry, seal.extent, self._hashers)
         if found.digest != seal.digest:
-            raise CopySpoilt(f"{seal.version} of rank {seal.rank} is {NOT_AS_SEALED}")
+            raise CopyDamaged(f"{seal.version} of rank {seal.rank} is {DAMAGED}")
         return found
 
     # --- to the parities of other nodes -------------------------------------------------------------------------------
@@ -184,22 +184,22 @@ class CodedCopies:
             sources=(*map(_snapshot, how.data), *map(_parity, how.parity)),
             into=self._slot(effect.slot),
         )
-        spoilt: set[BlockSource] = set()
+        damaged: set[BlockSource] = set()
 
-        def report_spoilt(source: BlockSource, reason: str) -> None:
-            if source not in spoilt:
-                spoilt.add(source)
+        def report_damaged(source: BlockSource, reason: str) -> None:
+            if source not in damaged:
+                damaged.add(source)
                 failed(source.node, reason)
                 rank, version = how.group.ranks[source.member], copy.seal.version
                 group = how.group if source.is_parity else None
-                self._deliver(SourceSpoilt(node=source.node, rank=rank, version=version, group=group))
+                self._deliver(SourceDamaged(node=source.node, rank=rank, version=version, group=group))
 
         Rebuild(
             self._client,
             request,
             watch=watch,
             failed=lambda source, reason: failed(source.node, reason),
-            spoilt=report_spoilt,
+            report_damaged=report_damaged,
         ).run()
 
     def _slot(self, ref: SlotRef) -> memoryview:

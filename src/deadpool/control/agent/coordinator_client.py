@@ -65,7 +65,7 @@ class CoordinatorClient:
             self._feed(CoordinatorLost(reason=reason))
 
     def send(self, message: Any) -> None:
-        """Without a connection the message is dropped: a coordinator asks for what it has to know."""
+        """Sends a message, or drops it without a connection: a coordinator asks for what it has to know."""
         if self._link is not None:
             self._link.send(message)
 
@@ -100,7 +100,9 @@ class CoordinatorClient:
             print_line(f"[deadpool] {error}")
 
     def _on_refused(self, reason: str) -> None:
-        """It may be another job's coordinator that will be gone soon, so the node tries on; people are told once."""
+        """Tells people once that this node was refused. It may be another job's coordinator that will be gone soon, so
+        the node tries on.
+        """
         if not self._reason:
             print_line(f"[deadpool] {reason}; does this node have the job's secret and --tls? It tries again")
         self._reason = reason

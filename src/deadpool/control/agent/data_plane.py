@@ -22,7 +22,7 @@ from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.control.agent.offers import Offers
 from deadpool.control.agent.rank_stats import SentBytes
 from deadpool.control.agent.thread_priority import ThreadPriority
-from deadpool.errors import ArenaError, CopySpoilt, DeadPoolError, TransferError
+from deadpool.errors import ArenaError, CopyDamaged, DeadPoolError, TransferError
 from deadpool.events.event import Event
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.causes import Refusal
@@ -51,7 +51,7 @@ from deadpool.protocol.inputs import (
     FetchFailed,
     Pushed,
     PushFailed,
-    SourceSpoilt,
+    SourceDamaged,
     StopAsked,
     StreamsCut,
     WrittenOut,
@@ -141,7 +141,7 @@ class DataPlane:
         self._use_deadline(stream_s(settings.silence_s))
 
     def _use_deadline(self, deadline_s: float) -> None:
-        """For streams that are opened from here on."""
+        """Sets the deadline of streams that are opened from now on."""
         self._client.use_deadline(deadline_s)
         self._server.use_deadline(deadline_s)
 
@@ -289,9 +289,9 @@ class DataPlane:
             except DeadPoolError as error:
                 failures.append(f"{source.node}: {error}")
                 self._note_failed(effect, source.node, str(error))
-                if isinstance(error, CopySpoilt):
+                if isinstance(error, CopyDamaged):
                     version = effect.fetch.copy.seal.version
-                    self._deliver(SourceSpoilt(node=source.node, rank=source.rank, version=version))
+                    self._deliver(SourceDamaged(node=source.node, rank=source.rank, version=version))
         raise TransferError("; ".join(failures) or "no source is left")
 
     def _pull(self, effect: FetchCopy, source: Source, attempt: int) -> None:
@@ -382,8 +382,8 @@ def _refusal(error: DeadPoolError) -> Refusal | None:
     match error:
         case PeerRefused(refusal=refusal):
             return refusal
-        case CopySpoilt():  # found here, before anything was sent
-            return Refusal.NOT_AS_SEALED
+        case CopyDamaged():  # found here, before anything was sent
+            return Refusal.DAMAGED
         case _:
             return None
 

@@ -94,7 +94,7 @@ class NodeInjections:
         if injection.rank is None:
             os.killpg(os.getpgid(0), injection.signal)
             return
-        trainer = self._trainers.holder_of(injection.rank)
+        trainer = self._trainers.trainer_of(injection.rank)
         if trainer is not None:
             self._signal_trainer(trainer.name, injection.signal)
 

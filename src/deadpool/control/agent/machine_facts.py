@@ -16,7 +16,7 @@ def machine_facts(host: str) -> dict[str, Any]:
 
 
 def _link_gbps(host: str) -> float | None:
-    """In GB/s. None where the system does not tell: loopback and virtual cards have no speed."""
+    """Returns the speed in GB/s, or None where the system does not tell: loopback and virtual cards have no speed."""
     speeds = psutil.net_if_stats()
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.family == socket.AF_INET and each.address == host for each in addresses):

@@ -83,7 +83,7 @@ class RendezvousServer:
         return total
 
     def _compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """As TCPStore does: an absent key is set where nothing was expected."""
+        """Compares and sets as TCPStore does: an absent key is set where nothing was expected."""
         present = self._values.get(key)
         if present is None and expected:
             return expected

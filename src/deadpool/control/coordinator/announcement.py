@@ -45,7 +45,7 @@ class Announcement:
         self._failure: str | None = None
 
     def make(self) -> None:
-        """Again and again until the disk takes it, or another coordinator leads."""
+        """Announces this coordinator, again and again until the disk takes it, or another coordinator leads."""
         if not self._is_leader():
             return
         self._begun_at, self._failure = time.monotonic(), None
@@ -78,7 +78,7 @@ class Announcement:
             asyncio.get_running_loop().call_later(_LOOK_S, self._look_after)
 
     def storage(self) -> dict[str, Any] | None:
-        """For `deadpool status`; None: it is written."""
+        """Describes the announcement that waits for the disk, for `deadpool status`. None means that it is written."""
         told = {"what_waits": _WHAT, "node": None, "reason": self._reason, "waiting": 1, "dropped": 0}
         return told if self._is_told else None
 
@@ -100,7 +100,7 @@ class Announcement:
             self._look_after()
 
     def _restore(self) -> None:
-        """Only what is missing, and only in a folder that is there: one that is gone may come back as it was."""
+        """Restores what is missing, but only in a folder that is there: one that is gone may come back as it was."""
         with contextlib.suppress(OSError, DeadPoolError):  # it is looked at again
             if self._folder.path.is_dir():
                 self._folder.restore(self._secret)

@@ -46,9 +46,9 @@ def absolute(where: str) -> str:
 
 
 def find_to_begin(config: JobConfig, settings: DurableSettings, skipped: Skipped) -> list[Checkpoint]:
-    """For a job that begins: the newest one, and some older ones in case that its bytes have changed. None: from the
-    first line of the script, which is never so where a complete checkpoint is there that cannot be read: people have to
-    say so first."""
+    """Finds the checkpoints that a job may begin from: the newest one, and some older ones in case that its bytes have
+    changed. An empty list means that the job begins at the first line of the script. That is never so where a complete
+    checkpoint is there that cannot be read: people have to say so first."""
     if config.resume == "no":
         return []
     store = open_store(settings.where)
@@ -83,14 +83,16 @@ def _newest_that_is_whole(
 
 
 def _older_ones(store: Store, found: Sequence[Manifest], newest: Manifest, config: JobConfig) -> Iterator[Manifest]:
-    """Of the steps before it, and of the same layout."""
+    """Yields whole checkpoints of earlier steps that have the same layout."""
     older = (each for each in found if each.step < newest.step and _same_layout(config, each))
     whole = (each for each in older if what_is_missing(store, each.name, each.files) is None)
     return itertools.islice(whole, OLDER_ONES)
 
 
 def find_to_fall_back_to(config: JobConfig, settings: DurableSettings) -> Checkpoint | None:
-    """For a coordinator that takes over a job: the newest one that this job has written, or may have begun from."""
+    """Finds the checkpoint for a coordinator that takes over a job: the newest one that this job has written, or may
+    have begun from.
+    """
     store = open_store(settings.where)
     newest = newest_checkpoint(store, job=settings.job if config.resume == "no" else None)
     return as_checkpoint(store, newest) if newest is not None and _same_layout(config, newest) else None

@@ -142,7 +142,7 @@ class CoordinatorServer:
                 await asyncio.sleep(0.1)
 
     def open(self) -> None:
-        """From here on this process may become the coordinator."""
+        """Begins its periodic work, so that this process may become the coordinator."""
         for call, gap_s in ((self._log_progress, self._progress_s), (self._storage.look, LOOK_S)):
             self._tasks.append(asyncio.get_running_loop().create_task(now_and_then(call, gap_s)))
         self._feed(Tick())
@@ -154,14 +154,14 @@ class CoordinatorServer:
         self._feed(StopAsked(reason=reason))
 
     def ask_checkpoint(self) -> None:
-        """On SIGUSR1."""
+        """Asks for a checkpoint when SIGUSR1 has come."""
         self._feed(CheckpointAsked())
 
     def use_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._feed(CheckpointFound(checkpoint=checkpoint))
 
     def _begin_search(self, search: Callable[[], Checkpoint | None]) -> None:
-        """In the background: a store may be slow, and the job runs meanwhile."""
+        """Searches in the background: a store may be slow, and the job runs meanwhile."""
         task = asyncio.get_running_loop().create_task(self._search_checkpoint(search))
         self._examining.add(task)
         task.add_done_callback(self._examining.discard)
@@ -371,7 +371,7 @@ class CoordinatorServer:
         return Answer(body={"scheme": str(core.scheme), "before": str(before)})
 
     def _ask_audit(self) -> Answer:
-        """For `deadpool job audit`."""
+        """Answers `deadpool job audit`."""
         audit = self._leadership.coordinator.audit
         if (refusal := audit.refusal()) is not None:
             return Answer(body={}, error=refusal)
@@ -379,7 +379,7 @@ class CoordinatorServer:
         return Answer(body={})
 
     def _fault_text(self) -> str | None:
-        """That this process has seen; a coordinator before it may have seen others."""
+        """Returns the last fault that this process has seen; a coordinator before it may have seen others."""
         return console_line(self._last_fault) if self._last_fault is not None else None
 
     def _surroundings(self) -> dict[str, Any]:

@@ -28,9 +28,9 @@ class ExaminationRpc:
         number, members = next(self._numbers), dict(self._core().members)
         peers = [Peer(node=node, address=member.data) for node, member in members.items()]
         try:
-            peers += _visitor(arguments)
+            peers += _joining(arguments)
         except (KeyError, TypeError, ValueError) as error:
-            return Answer(body={}, error=f"visitor={arguments.get('visitor')!r} cannot be used: {error}")
+            return Answer(body={}, error=f"joining={arguments.get('joining')!r} cannot be used: {error}")
         found = await asyncio.gather(*(self._ask(number, node, peers) for node in members))
         nodes = {
             node: {
@@ -64,9 +64,9 @@ class ExaminationRpc:
             del self._waiting[key]
 
 
-def _visitor(arguments: dict[str, Any]) -> list[Peer]:
+def _joining(arguments: dict[str, Any]) -> list[Peer]:
     """A machine that wants to join: the agents try whether they reach it."""
-    visitor = arguments.get("visitor")
-    if visitor is None:
+    joining = arguments.get("joining")
+    if joining is None:
         return []
-    return [Peer(node=str(visitor["node"]), address=Address(host=str(visitor["host"]), port=int(visitor["port"])))]
+    return [Peer(node=str(joining["node"]), address=Address(host=str(joining["host"]), port=int(joining["port"])))]

@@ -76,8 +76,8 @@ class InjectionRpc:
         return core.seats[position]
 
     def _refuse_past(self, order: InjectionOrder, node: str) -> None:
-        """As far as the coordinator knows. A step that is over when the order arrives is reported as
-        injection_missed."""
+        """Refuses a step that is past as far as the coordinator knows. A step that is over when the order arrives is
+        reported as injection_missed."""
         steps = self._core().members[node].steps
         stands = [step for rank, step in steps.items() if order.rank in (None, rank)]
         if order.step is not None and stands and min(stands) > order.step:

@@ -20,12 +20,12 @@ def ask(run_dir: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
 
 
 async def ask_status(run_dir: RunDir) -> dict[str, Any]:
-    """For a process that asks again and again. Raises as `ask` does."""
+    """Asks for the status without blocking, for a process that asks again and again. It raises as `ask` does."""
     return _body(await _ask(run_dir, Ask(what="status", arguments={})))
 
 
 def ask_pool(folder: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
-    """As `ask`, of the pool whose folder this is."""
+    """Asks the pool whose folder this is, as `ask` does a coordinator."""
     return _body(asyncio.run(_ask(pool_folder(folder.path), Ask(what=what, arguments=arguments), "pool")))
 
 

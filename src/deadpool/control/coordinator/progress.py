@@ -27,8 +27,8 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 
 def completed_steps(core: Coordinator) -> int:
-    """By the rank that is furthest. Heartbeats tell, and what is committed was completed: after a recovery, and after
-    the end of a short job, no heartbeat has told of any step yet, or will."""
+    """Returns the steps of the rank that is furthest. Heartbeats tell, and what is committed was completed: after a
+    recovery, and after the end of a short job, no heartbeat has told of any step yet, or will."""
     watermark = core.commits.permit.watermark
     told = [step for member in core.members.values() for step in member.steps.values()]
     return max([*told, watermark.number if watermark is not None else 0])
@@ -91,7 +91,9 @@ def _nothing() -> dict[str, Any]:
 
 
 def gap_s(age_s: float, longest_s: float) -> float:
-    """It grows with the age of the job: a short one is seen closely, and the log of a long one stays small."""
+    """Returns a gap that grows with the age of the job: a short one is seen closely, and the log of a long one stays
+    small.
+    """
     return min(longest_s, max(_FIRST_GAP_S, _GAP_SHARE_OF_AGE * age_s))
 
 

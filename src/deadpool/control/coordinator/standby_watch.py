@@ -36,7 +36,7 @@ class StandbyWatch:
         return self._answering() if self._others else None
 
     def facts(self) -> dict[str, int] | None:
-        """For `deadpool status`."""
+        """Describes the coordinators that stand by, for `deadpool status`."""
         return {"left": self._answering(), "of": len(self._others)} if self._others else None
 
     def _answering(self) -> int:

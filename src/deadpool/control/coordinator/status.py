@@ -55,7 +55,7 @@ def _size(core: Coordinator) -> dict[str, Any]:
 
 
 def _drain(core: Coordinator) -> dict[str, Any] | None:
-    """Not a reconfiguration: in that no node leaves."""
+    """Describes the drain under way, but no reconfiguration: in that no node leaves."""
     drain = core.drains.current
     return drain.facts() if drain is not None and drain.node is not None else None
 
@@ -72,8 +72,8 @@ def _overhead(core: Coordinator) -> dict[str, Any] | None:
 
 
 def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """With the figures that its node reported last: the sizes of its newest snapshot, and the bytes that it took on the
-    wire."""
+    """Describes a rank, with the figures that its node reported last: the sizes of its newest snapshot, and the bytes
+    that it took on the wire."""
     node = core.seats[core.layout.position_of(rank)]
     figures = facts.get(node, {}).get("rank_figures", {}).get(str(rank), {})
     every, wire_bytes = core.commits.timetable.newest.every, figures.get("wire_bytes")

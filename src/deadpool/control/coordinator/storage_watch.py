@@ -43,7 +43,7 @@ class StorageWatch:
             self._tell(Event(what="storage_back", node=self._node, detail=back))
 
     def facts(self) -> dict[str, object] | None:
-        """For `deadpool status`; None: nothing waits."""
+        """Describes what waits for the disk, for `deadpool status`. None means that nothing waits."""
         trouble = self._trouble()
         return None if trouble is None else {"what_waits": self._what, "node": self._node, **trouble._asdict()}
 

@@ -15,7 +15,7 @@ from deadpool.config.environment import PREFIX, SECRET_VARIABLE
 
 TIMEOUT_S = 30.0
 _TOLD_BYTES = 300
-"""Of its output, where it failed."""
+"""The bytes of a failed command's output that are told."""
 _FIELDS = ("cause", "node", "rank", "step", "reason")
 
 

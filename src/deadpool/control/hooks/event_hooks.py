@@ -93,7 +93,7 @@ class EventHooks:
             hook.start()
 
     def offer(self, record: Record) -> None:
-        """Never blocks."""
+        """Offers a record to all hooks that want it, and never blocks."""
         if record["what"] == FAILED:
             return  # else a hook for it would call itself
         for hook in self._hooks:

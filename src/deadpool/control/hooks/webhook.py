@@ -14,7 +14,7 @@ from deadpool.errors import ConfigError
 
 TIMEOUT_S = 10.0
 PAUSES_S = (1.0, 4.0)
-"""Between attempts: a server may be busy for a moment."""
+"""The pauses between attempts: a server may be busy for a moment."""
 
 
 class Webhook:

@@ -27,7 +27,7 @@ NUMBER = struct.Struct("q")
 
 
 class ForkedProcess:
-    """As much of subprocess.Popen as a launcher needs, for a process that is not this one's child."""
+    """A process that is not this one's child, with as much of subprocess.Popen as a launcher needs."""
 
     def __init__(self, pipe: int, command: list[str]) -> None:
         self._pipe, self.args = pipe, command

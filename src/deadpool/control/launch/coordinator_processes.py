@@ -33,7 +33,7 @@ _STOP_S = 10.0
 _DESERTED_S = 10.0
 """Without any node for so long, several coordinators are ended: none of them can know that the job is over."""
 _RESTARTS = 20
-"""After so many deaths a coordinator is not started again: something kills it each time."""
+"""The number of deaths after which a coordinator is not started again: something kills it each time."""
 
 
 @dataclass(slots=True)

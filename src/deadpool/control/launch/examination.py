@@ -106,7 +106,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def _kill(child: subprocess.Popen[str]) -> None:
-    """With all that it started. One that the kernel does not let go is left behind."""
+    """Kills the child with all that it started. One that the kernel does not let go is left behind."""
     if child.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

@@ -58,7 +58,7 @@ def lock_folder(folder: Path, setting: str, *, name: str = "lock", shared: bool 
 
 
 def lock_folder_again(folder: Path, setting: str, *, name: str = "lock", shared: bool = False) -> ProcessLock | None:
-    """For a process of a job that runs: a folder that is gone is not made anew, and its disk is needed for nothing."""
+    """Locks the folder for a process of a job that runs: a folder that is gone is not made anew, and its disk is needed for nothing."""
     with contextlib.suppress(OSError):
         return _lock(folder, setting, name, shared) if folder.is_dir() else None
     return None
@@ -94,7 +94,7 @@ def _holder(lock: ProcessLock, path: Path, shared: bool) -> str | None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-    owner = _owner(lock.last_holder() or "")
+    owner = _owner(lock.last_owner() or "")
     if owner is not None and owner.may_live() and not (shared and owner.shares):
         return f"{owner}, as far as {path} says (if that is not so, remove the file),"
     lock.sign()

@@ -42,13 +42,15 @@ class Forming:
         return phase == Phase.FORMING.value
 
     def _phase(self) -> str | None:
-        """As the coordinator says: a disk that has been full since the job began has no events of it."""
+        """Asks the coordinator for the phase: a disk that has been full since the job began has no events of it."""
         with contextlib.suppress(ConfigError, OSError):
             return str(asyncio.run(asyncio.wait_for(ask_status(self._run_dir), _ANSWER_S))["phase"])
         return None
 
     def _events(self) -> list[dict[str, Any]]:
-        """Those of this job: one before it may have used the folder. A disk that is gone for a while has none."""
+        """Returns the events of this job: one before it may have used the folder. A disk that is gone for a while has
+        none.
+        """
         with contextlib.suppress(OSError):
             return [event for event in read_events(self._run_dir.events) if event.get("t", 0.0) >= self._started_at]
         return []

@@ -16,7 +16,7 @@ _MARK = "run"
 
 
 def take_folder(run_dir: RunDir) -> ProcessLock:
-    """For a launcher whose job begins now. Returns the folder's lock; ConfigError: another job uses the folder. The
+    """Takes the folder for a launcher whose job begins now, and returns its lock. ConfigError: another job uses it. The
     secret is a new one: nothing that is left of the earlier job is let in."""
     lock = lock_folder(run_dir.path, "run_dir")
     try:
@@ -38,7 +38,9 @@ def put_earlier_job_away(run_dir: RunDir) -> None:
 
 
 def put_ended_job_away(run_dir: RunDir) -> None:
-    """For a coordinator that somebody starts by hand: a job that has not ended is one that it takes over."""
+    """Puts an ended job away for a coordinator that somebody starts by hand: a job that has not ended is one that it
+    takes over.
+    """
     if run_dir.has_ended():
         put_earlier_job_away(run_dir)
 

@@ -25,7 +25,7 @@ from deadpool.wire.tls import OFF, load_tls, settled
 _ENDS, _GOES_ON = ("completed", "failed"), ("planned", "took_over")
 _LOGS, _JOURNAL, _EARLIER = "logs", "journal", "earlier"
 KEPT_FOLDER = "kept"
-"""Below the logs: what the agents of a job that could not go on have written."""
+"""The folder below the logs with what the agents of a job that could not go on have written."""
 
 
 def journal_folder(logs: Path) -> Path:
@@ -114,7 +114,7 @@ class RunDir:
         return earlier
 
     def _has_logs(self) -> bool:
-        """Of an agent whose coordinator was elsewhere."""
+        """Tells whether there are logs of an agent whose coordinator was elsewhere."""
         return self.logs.is_dir() and any(each.name != KEPT_FOLDER for each in self.logs.iterdir())
 
     def has_ended(self) -> bool:

@@ -19,7 +19,7 @@ from deadpool.host.child_processes import end_with_parent, interrupts_held
 from deadpool.protocol.inputs import ParkedWorkEnded
 
 GRACE_S = 0.4
-"""From SIGTERM to SIGKILL. Whatever the command does, it is gone within a second."""
+"""The time from SIGTERM to SIGKILL. Whatever the command does, it is gone within a second."""
 _LOST, _NOT_STARTED = -9, 127
 _KILL_S, _CHECK_S = 1.0, 0.01
 
@@ -68,7 +68,7 @@ class ParkedCommand:
             )
 
     def _environment(self, number: int) -> dict[str, str]:
-        """Without the secret of any job: it needs none."""
+        """Returns the environment of the command, without the secret of any job: it needs none."""
         variables = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         told = {**self._facts, "start": str(number)}
         return variables | {f"{PARKED_PREFIX}{name.upper()}": value for name, value in told.items()}

@@ -112,7 +112,7 @@ def _send(pid: int, sig: signal.Signals) -> bool:
 
 
 def running_descendants(pid: int) -> list[int]:
-    """Those that do not merely wait to be reaped."""
+    """Returns the descendants that do not merely wait to be reaped."""
     return [found for found in descendants(pid) if (seen := _look_at(found)) is not None and seen[0] not in _ENDED]
 
 
@@ -126,7 +126,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _kernel_lists_children() -> bool:
-    """Not where it was built without CONFIG_PROC_CHILDREN."""
+    """Tells whether the kernel was built with CONFIG_PROC_CHILDREN."""
     return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists()
 
 
@@ -140,7 +140,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_parent() -> dict[int, list[int]]:
-    """Of all processes of the machine."""
+    """Returns the children of all processes of the machine, by parent."""
     found: dict[int, list[int]] = {}
     for pid in [int(path.name) for path in Path("/proc").glob("[0-9]*")]:
         if (seen := _look_at(pid)) is not None:

@@ -18,7 +18,7 @@ from deadpool.protocol.inputs import Activity
 
 LOOK_EVERY_S = 1.0
 BUSY_SHARE = 0.03
-"""Of one core. The threads of ours that wait in a trainer use less."""
+"""The share of one core above which a process is busy. The threads of ours that wait in a trainer use less."""
 
 BUSY_BYTES = 64 << 10
 """Read and written between two samples. The messages of a trainer that waits are fewer."""
@@ -92,7 +92,9 @@ def _waits_for_a_thread(pid: int) -> bool:
 
 
 def _look_at(pid: int) -> tuple[str, _Usage]:
-    """Its state, and what it has used since it began. Its name comes first and may hold anything, even parentheses."""
+    """Returns a process's state, and what it has used since it began. Its name comes first and may hold anything, even
+    parentheses.
+    """
     state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user_ticks, system_ticks = map(int, numbers[10:12])
     return state, _Usage((user_ticks + system_ticks) / _TICKS_PER_S, _bytes_moved(pid))

@@ -226,7 +226,7 @@ class TrainerProcesses:
             self._disk.do(partial(self._end_log, self._open_logs.pop(name)))
 
     def _end_log(self, log: TrainerLog) -> None:
-        """In the disk's thread."""
+        """Closes a log, in the disk's thread."""
         log.close()
         if log.trouble() is not None:
             self._ended_logs.append(log)

@@ -127,7 +127,7 @@ EVENTS = (
         },
     ),
     EventType(
-        name="copy_corrupt",
+        name="copy_damaged",
         meaning="A copy does not match its checksum; it is dropped and made anew.",
         action="Check the memory of the node that held it if this happens again.",
         fields={
@@ -137,7 +137,7 @@ EVENTS = (
             "found_by": "the node that read it",
             "parity": "whether it is the parity that this node keeps for the group of the rank",
         },
-        console="CORRUPT: the copy of rank {rank} at version {step} on node {node} does not match its checksum, and is "
+        console="DAMAGED: the copy of rank {rank} at version {step} on node {node} does not match its checksum, and is "
         "dropped",
     ),
     EventType(

@@ -46,7 +46,7 @@ EVENTS = (
         },
     ),
     EventType(
-        name="corrupt_copy_found",
+        name="damaged_copy_found",
         meaning="A rank was to load a copy that does not match its checksum; another source is planned.",
         action="Check the memory of the node if this happens again.",
         fields={"step": "the version", "region": "the part that does not match"},

@@ -13,7 +13,7 @@ EVENTS = (
             "node": "the lost node, or the node of the lost trainer",
             "rank": "the rank of the lost trainer, where only a trainer was lost",
             "ranks": "all ranks that are lost; empty: the job hangs, and no rank is lost yet",
-            "kind": "what is lost, or by what: `node`, `trainer`, `script`, `device`, `unread` or `spoilt` (a copy), "
+            "kind": "what is lost, or by what: `node`, `trainer`, `script`, `device`, `unread` or `damaged` (a copy), "
             "`hang`, `audit`, `takeover`",
             "reason": "how it was seen",
             "during": "the phase that the job was in",

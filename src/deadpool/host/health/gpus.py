@@ -24,7 +24,7 @@ _LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
 
 
 class Gpus:
-    """Those that trainers of this node use. Opened once: a job's agent looks again and again."""
+    """The GPUs that trainers of this node use. They are opened once: a job's agent looks again and again."""
 
     def __init__(self, pynvml: Any, environment: Mapping[str, str]) -> None:
         self._nvml = pynvml

@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 
 
 class Leftovers:
-    """Of a plain torch optimizer, which ZeRO stage 0 uses in fp32: all of it is the same on all ranks."""
+    """What a cut-off step leaves in a plain torch optimizer, which ZeRO stage 0 uses in fp32: all of it is the same on
+    all ranks.
+    """
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -39,7 +41,7 @@ class Leftovers:
         return any(each.grad is not None for each in self._model_parameters())
 
     def drop(self) -> None:
-        """After a step that was cut off anywhere."""
+        """Drops what a step left that was cut off anywhere."""
         self.torch_optimizer.param_groups = self._groups
         for each in self._model_parameters():
             each.grad = None

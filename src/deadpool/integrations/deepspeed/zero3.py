@@ -132,7 +132,7 @@ class Zero3(Leftovers):
 
 
 def _new_coordinator(offload: Any) -> PartitionedParameterCoordinator:
-    """As in the constructor of DeepSpeedZeRoOffload."""
+    """Makes a coordinator as the constructor of DeepSpeedZeRoOffload does."""
     return PartitionedParameterCoordinator(
         prefetch_bucket_sz=offload._prefetch_bucket_sz,
         max_reuse_distance_in_numel=offload._max_reuse_distance_in_numel,

@@ -106,7 +106,9 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
         self._require_no_gradients_kept(steps)
 
     def _require_no_gradients_kept(self, steps_before: int) -> None:
-        """With optimization by hand each batch is a step. What it leaves in gradients is lost if the next is redone."""
+        """Refuses gradients that a batch leaves under optimization by hand, where each batch is a step: they are lost
+        if the next is redone.
+        """
         module = self.trainer.lightning_module
         if module.automatic_optimization or self.global_step > steps_before:
             return

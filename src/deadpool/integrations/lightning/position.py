@@ -74,7 +74,9 @@ class Position:
         yield from self._callbacks()
 
     def _callbacks(self) -> Iterator[tuple[str, Any]]:
-        """Those of a rehearsal have other names. A progress bar is drawn anew by a fresh process."""
+        """Yields the callbacks by name; those of a rehearsal have other names. A progress bar is drawn anew by a fresh
+        process.
+        """
         for index, callback in enumerate(self._trainer.callbacks):
             if not isinstance(callback, ProgressBar):
                 yield f"callback {index} {type(callback).__name__}", callback

@@ -69,7 +69,7 @@ def _load(group: Any, state: dict[str, Any]) -> None:
 
 
 def _counts(group: Any, counts: dict[Any, int]) -> list[int]:
-    """By position; -1: not counted."""
+    """Returns counts by position; -1 where nothing is counted."""
     return [counts.get(param, -1) for param in ordered_params(group)] if counts else []
 
 

@@ -19,7 +19,9 @@ _FUNCTIONS = ("no_sync_func", "grad_sync_func", "param_sync_func")
 
 
 class MegatronAdapter(Adapter):
-    """Also an object of `protect`, for what it has to note at each boundary: `state_dict` is called there."""
+    """The adapter for Megatron. It is also an object of `protect`, for what it has to note at each boundary:
+    `state_dict` is called there.
+    """
 
     name = "megatron"
 

@@ -12,7 +12,9 @@ from torch.distributed import get_process_group_ranks
 
 
 def chained(optimizer: Any) -> list[Any]:
-    """Those of Megatron's optimizers that hold one of torch's each: experts and other parameters have their own."""
+    """Returns those of Megatron's optimizers that hold one of torch's each: experts and other parameters have their
+    own.
+    """
     return list(optimizer.chained_optimizers) if isinstance(optimizer, ChainedOptimizer) else [optimizer]
 
 

@@ -74,7 +74,9 @@ def is_repeat_sampler(sampler: Any) -> bool:
 
 
 def rewind_repeat_sampler(sampler: Any, orders: int) -> None:
-    """It draws one order after another from a generator that is seeded once. To where this many had been drawn."""
+    """Rewinds the sampler to where this many orders had been drawn. It draws one order after another from a generator
+    that is seeded once.
+    """
     if not is_repeat_sampler(sampler) or not sampler.shuffle:
         return
     sampler.generator.manual_seed(sampler.seed)

@@ -67,5 +67,7 @@ def _without_built(part: Any, stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_connections(callback: TrainerCallback) -> bool:
-    """It reports to another program: a fresh process connects anew, whatever the lost one remembered of that."""
+    """Tells whether the callback reports to another program: a fresh process connects anew, whatever the lost one
+    remembered of that.
+    """
     return any(kind.__module__.startswith("transformers.integrations") for kind in type(callback).__mro__)

@@ -87,4 +87,4 @@ TRL = Library(
         ),
     ),
 )
-"""Only for trainers that generate what they train on."""
+"""What an integration with TRL relies on, for trainers that generate what they train on."""

@@ -27,6 +27,7 @@ from deadpool.protocol.messages import (
     Audit,
     AuditOver,
     Connect,
+    CopyLost,
     Fence,
     Final,
     FinishCheckpoint,
@@ -44,7 +45,6 @@ from deadpool.protocol.messages import (
     Reschedule,
     Salvage,
     Shutdown,
-    Spoilt,
     Stand,
     Welcome,
     WriteCheckpoint,
@@ -104,12 +104,12 @@ class Orders:
             # copies, while the job runs
             case Permit() if unfenced:
                 self._apply_permit(message, now)
-            case Spoilt(node=node, group=CodingGroup() as group, version=version) if node != state.node:
+            case CopyLost(node=node, group=CodingGroup() as group, version=version) if node != state.node:
                 state.copies.contribute_again(group, node, version)
-            case Spoilt(node=node, rank=rank, version=version) if node != state.node:
+            case CopyLost(node=node, rank=rank, version=version) if node != state.node:
                 state.copies.replace_at_holder(rank, node, version)
-            case Spoilt(rank=rank, version=version, group=group):
-                state.copies.drop_spoilt(rank, version, group)
+            case CopyLost(rank=rank, version=version, group=group):
+                state.copies.drop_damaged(rank, version, group)
                 state.tell_coordinator(replace(message, dropped=True))
             case WriteCheckpoint() if unfenced and self._seating.plan is not None:
                 self._checkpoints.write(message, tuple(order.rank for order in self._seating.plan.orders))
@@ -200,7 +200,9 @@ class Orders:
             trainers.retire(keep=self._standby)
 
     def _tell_recordings(self, plan: Plan) -> None:
-        """Without them the coordinator could not let another spare rehearse these ranks."""
+        """Tells the coordinator the recordings that it lacks. Without them it could not let another spare rehearse
+        these ranks.
+        """
         for recording in self._recordings.unknown_to_coordinator(order.rank for order in plan.orders):
             self._state.tell_coordinator(recording)
 
@@ -225,7 +227,9 @@ class Orders:
         self._seating.grant_slots()
 
     def _discard_leaving(self) -> None:
-        """Not during the recovery: the end of a process takes CPU time that the redone step needs."""
+        """Discards trainers that leave, but not during the recovery: the end of a process takes CPU time that the
+        redone step needs.
+        """
         trainers = self._state.trainers
         for trainer in trainers.leaving():
             trainers.discard(trainer, "this node needs it no more")

@@ -28,11 +28,11 @@ class AgentPart:
     # --- what is told -------------------------------------------------------------------------------------------------
 
     def on_input(self, input: FeatureInput, now: float) -> Plan | None:
-        """It may be another feature's. Returns the plan that has waited for it, if one did."""
+        """The input may be another feature's. Returns the plan that has waited for it, if one did."""
         return None
 
     def on_trainer_message(self, trainer: Trainer, message: FeatureMessage) -> None:
-        """It may be another feature's."""
+        """The message may be another feature's."""
 
     def on_welcome(self) -> None:
         """A coordinator has welcomed this node: what was told to another one, this one has not heard."""
@@ -50,12 +50,12 @@ class AgentPart:
         return True
 
     def on_plan(self, plan: Plan) -> None:
-        """It is carried out now."""
+        """The plan is carried out now."""
 
     # --- time, and for status -----------------------------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """After every input."""
+        """The agent calls this after every input."""
 
     def deadline(self) -> float | None:
         """When it wants to be looked at again, at the latest."""

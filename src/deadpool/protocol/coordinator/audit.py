@@ -32,7 +32,7 @@ from deadpool.protocol.messages.audits import PartKind
 from deadpool.protocol.seal import Extent, Seal
 
 FIRST_STEPS = 2
-"""Of every rank, before the first audit: frameworks settle in them."""
+"""The steps that every rank takes before the first audit: frameworks settle in them."""
 
 _MARGIN, _WIDEST_MARGIN = 2, 1024
 """Steps from those that ranks have reported to the one of the audit. Wider, if a rank was past it already."""
@@ -127,7 +127,7 @@ class RecoveryAudit:
     # --- order --------------------------------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """With every heartbeat."""
+        """Looks, with every heartbeat, whether an audit is due or has ended."""
         job, drill = self._job, self._drill
         if job.phase is not Phase.RUNNING or job.released:
             return
@@ -179,7 +179,7 @@ class RecoveryAudit:
             self._give_up(f"for {_WAIT_S:g} s {obstacle}")
 
     def _give_up(self, reason: str) -> None:
-        """Those that are still to come are left out too."""
+        """Gives up the audit, and leaves out those that are still to come."""
         for place in self._places:
             self._release(place.position)
         self._places, self._waits_since = [], None
@@ -208,8 +208,8 @@ class RecoveryAudit:
     # --- the end of a rank --------------------------------------------------------------------------------------------
 
     def _end_rank_if_due(self, drill: _Drill) -> None:
-        """Not before every rank has told: the fence that follows ends the generation in which they can. Inside of a
-        step not before the version is committed: else all go back to one before it."""
+        """Ends the audited rank once every rank has told: the fence that follows ends the generation in which they can.
+        Inside of a step it waits until the version is committed: else all would go back to one before it."""
         job, committed = self._job, self._job.commits.permit.watermark
         if len(drill.first) < job.layout.world_size:
             return
@@ -225,7 +225,7 @@ class RecoveryAudit:
         return order is not None and order.ends and (order.rank, order.generation) == (rank, self._job.generation)
 
     def on_ended(self, member: Member) -> None:
-        """Its node becomes a spare, if one has rehearsed its position and a majority is left."""
+        """Makes the node whose rank was ended a spare, if one has rehearsed its position and a majority is left."""
         assert self._drill is not None
         self._drill.ended = True
         job = self._job

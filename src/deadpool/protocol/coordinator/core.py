@@ -79,6 +79,7 @@ from deadpool.protocol.messages import (
     AgentMessage,
     CheckpointDone,
     CheckpointPart,
+    CopyLost,
     Digested,
     Disconnecting,
     Durable,
@@ -98,7 +99,6 @@ from deadpool.protocol.messages import (
     Report,
     Salvaged,
     Sealed,
-    Spoilt,
     Standing,
     Stored,
     TakeoverReport,
@@ -235,7 +235,7 @@ class Coordinator:
         return self._job.out.take()
 
     def deadline(self) -> float | None:
-        """When to send a Tick at the latest."""
+        """Returns when to send a Tick at the latest."""
         job = self._job
         if job.phase is Phase.ENDED:
             return None
@@ -282,10 +282,10 @@ class Coordinator:
                 self._monitor.interval_chooser.on_missed(message)
             case Encoded(ranks=ranks, version=version):
                 self._ending.end_if(self.commits.on_encoded(ranks, node, version))
-            case Spoilt(dropped=True):
+            case CopyLost(dropped=True):
                 self._on_dropped(message)
-            case Spoilt():
-                self._on_spoilt(member, message)
+            case CopyLost():
+                self._on_copy_lost(member, message)
             case Durable():
                 self._ending.salvage.note_durable(message)
             case Digested():
@@ -346,7 +346,7 @@ class Coordinator:
         self._ending.end_if(self.commits.on_stored(stored.rank, member.node, stored.version))
 
     def _move_ranks(self, cut_off: list[CutOff], now: float) -> None:
-        """Of nodes that live, as far as is known: they may come back, with copies."""
+        """Moves the ranks of nodes that live, as far as is known: they may come back, with copies."""
         for each in cut_off:
             if self.phase is not Phase.ENDED:
                 self._job.silent.fell_silent(each.node)
@@ -366,15 +366,15 @@ class Coordinator:
         if self.phase is Phase.RUNNING:
             self._rehearsals.assign_all()
 
-    def _on_spoilt(self, member: Member, spoilt: Spoilt) -> None:
-        """It is lost. Its node drops it before it is asked again what it has, and says so."""
-        out, step, parity = self._job.out, spoilt.version.number, True if spoilt.group is not None else None
-        out.emit("copy_corrupt", node=spoilt.node, rank=spoilt.rank, step=step, found_by=member.node, parity=parity)
-        self._lose(spoilt)
-        if spoilt.node in self.members and spoilt.node != member.node:
-            out.send(spoilt.node, spoilt)
+    def _on_copy_lost(self, member: Member, damaged: CopyLost) -> None:
+        """Counts a damaged copy as lost. Its node drops it before it is asked again what it has, and says so."""
+        out, step, parity = self._job.out, damaged.version.number, True if damaged.group is not None else None
+        out.emit("copy_damaged", node=damaged.node, rank=damaged.rank, step=step, found_by=member.node, parity=parity)
+        self._lose(damaged)
+        if damaged.node in self.members and damaged.node != member.node:
+            out.send(damaged.node, damaged)
 
-    def _on_dropped(self, dropped: Spoilt) -> None:
+    def _on_dropped(self, dropped: CopyLost) -> None:
         """By its node, which lacks it: it is sent again, unless it is a parity of a former group."""
         out = self._job.out
         if not self.seats or not self._lose(dropped):
@@ -388,7 +388,7 @@ class Coordinator:
             if node in self.members and node != dropped.node:
                 out.send(node, dropped)
 
-    def _lose(self, lost: Spoilt) -> bool:
+    def _lose(self, lost: CopyLost) -> bool:
         """Whether it was one that commits count on."""
         if lost.group is None:
             self.commits.lose_copy(lost.rank, lost.node, lost.version)

@@ -80,8 +80,8 @@ class JobState:
         self.generation, self.cause = generation, cause
 
     def next_generation(self) -> None:
-        """At a fence. What nodes froze at the fence before counts no more. Rule 33 (a fence takes the release back):
-        who has released does not fence, since no state can be lost any more."""
+        """Begins the next generation at a fence. What nodes froze at the fence before counts no more. Rule 33 (a fence
+        takes the release back): who has released does not fence, since no state can be lost any more."""
         assert not self.released, f"{self.generation} was released"
         self.generation = self.generation.next(self.term)
         self._closed = [member.inventory for member in self.members.values()]
@@ -104,7 +104,9 @@ class JobState:
         self._cause_count = causes
 
     def take_up_protection(self, scheme: Scheme | None, placement: Placement) -> None:
-        """As the coordinator before has placed copies, so that nothing moves because of the takeover."""
+        """Takes up the protection as the coordinator before has placed copies, so that nothing moves because of the
+        takeover.
+        """
         self.scheme = scheme or self.scheme
         self.rehearsed_first = [each.node for each in self.members.values() if each.position in placement.extra]
         self.held_once_more = set(self.rehearsed_first)
@@ -139,7 +141,7 @@ class JobState:
         self.silent.came_back(member.node)
 
     def remove(self, node: str) -> Member | None:
-        """From here on nothing that it says counts. None: it was not a member."""
+        """Removes a node: nothing that it says counts any more. It returns None if the node was not a member."""
         self.leave_requests.pop(node, None)
         return self.members.pop(node, None)
 
@@ -177,7 +179,7 @@ class JobState:
 
     @property
     def is_full(self) -> bool:
-        """In the newest plan every position has a node of its own. An earlier coordinator's plan is not known: then its
+        """Whether every position has a node of its own in the newest plan. An earlier coordinator's plan is not known: then its
         seats are full, or there will be another one."""
         return self.plan is None or self.plan.seating.is_full
 
@@ -219,7 +221,9 @@ class JobState:
         return self.quorum.changes([self.members[node].voter for node in seats])
 
     def send_seats(self, message: OrderMessage) -> None:
-        """To the nodes that have a part in the plan: a node that joined since would not know what it is about."""
+        """Sends a message to the nodes that have a part in the plan: a node that joined since would not know what it is
+        about.
+        """
         self.out.send_each(tuple(dict.fromkeys(self.seats)), message)
 
     # --- for the planner ----------------------------------------------------------------------------------------------

@@ -36,13 +36,13 @@ class CoordinatorCore:
 
 class CoordinatorPart:
     def on_message(self, member: Member, message: FeatureMessage, now: float) -> None:
-        """It may be another feature's."""
+        """The message may be another feature's."""
 
     def advance(self, now: float) -> None:
-        """After every input, once it is known who leaves, and before a drain goes on."""
+        """The coordinator calls this after every input, once it is known who leaves, and before a drain goes on."""
 
     def look(self, now: float) -> None:
-        """With every heartbeat."""
+        """The coordinator calls this with every heartbeat."""
 
     def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
@@ -73,7 +73,7 @@ Part = TypeVar("Part", bound=CoordinatorPart)
 
 
 class CoordinatorParts:
-    """Those of all features, as one."""
+    """The parts of all features, as one."""
 
     def __init__(self, parts: Sequence[CoordinatorPart]) -> None:
         self._parts = tuple(parts)

@@ -27,7 +27,7 @@ def agent_parts(core: AgentCore) -> list[AgentPart]:
 
 
 def vacancies(config: CoordinatorConfig) -> Vacancies:
-    """At most one feature has something to say of them."""
+    """Returns what fills empty positions; at most one feature does."""
     for feature in FEATURES:
         if feature.vacancies is not None:
             return feature.vacancies(config)

@@ -4,10 +4,10 @@ A message that depends on the seating of ranks carries the generation in which i
 anything else is done with it if that generation is over. There are three conversations, in the order of a recovery:
 
     agent -> coordinator    Join TakeoverReport Heartbeat Health Trainers TrainerLost Recording Sealed Missed Stored
-                            Encoded Durable FenceAck Spoilt NodePrepared NodeConnected Probed Finished Ended
+                            Encoded Durable FenceAck CopyLost NodePrepared NodeConnected Probed Finished Ended
                             Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Digested Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Fence Rehearse Needed Plan Connect Go Permit Probe
-                            Release Stand Proceed Spoilt Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
+                            Release Stand Proceed CopyLost Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
                             Audit AuditOver Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release Ping End Injection Audit AuditOver
@@ -57,6 +57,7 @@ from deadpool.protocol.messages.commands import Answer, Ask, Examine, Examined, 
 from deadpool.protocol.messages.copies import (
     Attach,
     Captured,
+    CopyLost,
     Declare,
     Detach,
     Encoded,
@@ -67,7 +68,6 @@ from deadpool.protocol.messages.copies import (
     Reschedule,
     Sealed,
     SlotRef,
-    Spoilt,
     Stored,
 )
 from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
@@ -136,14 +136,14 @@ ALL: tuple[type[Message], ...] = (
     GroupsDestroyed, Halt, Halted, Health, Heartbeat, HostState, Hung, Injected, Injection, Join, JoinRefused, Leave,
     Missed, Needed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared,
     Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
-    Settings, Shutdown, Spoilt, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
+    Settings, Shutdown, CopyLost, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
     Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
 AgentMessage = (
     Heartbeat | Sealed | Stored | FenceAck | NodePrepared | NodeConnected | Join | TakeoverReport | Disconnecting
-    | Health | Trainers | TrainerLost | Recording | Missed | Encoded | Durable | Spoilt | Probed | Finished | Ended
+    | Health | Trainers | TrainerLost | Recording | Missed | Encoded | Durable | CopyLost | Probed | Finished | Ended
     | Standing | Leave | Unavailable | Salvaged | CheckpointPart | CheckpointDone | Digested | Report
 )  # fmt: skip
 """What an agent tells the core of a coordinator."""
@@ -151,7 +151,7 @@ AgentMessage = (
 TrainerMessage = (
     TrainerHello | Recording | Declare | Captured | Missed | Parked | Halted | Prepared | Connected | Stepped | Paused
     | Waits | Standing | Finished | GroupsDestroyed | Exits | Pong | Report | Failed | DeviceLost | Hung | UsesShares
-    | Digested | Spoilt | Durable
+    | Digested | CopyLost | Durable
 )  # fmt: skip
 """What a trainer tells the core of its agent."""
 
@@ -195,6 +195,7 @@ __all__ = [
     "Connected",
     "Copies",
     "Copy",
+    "CopyLost",
     "Declare",
     "Detach",
     "DeviceLost",
@@ -273,7 +274,6 @@ __all__ = [
     "Sign",
     "SlotRef",
     "Source",
-    "Spoilt",
     "Stand",
     "Standing",
     "Stepped",

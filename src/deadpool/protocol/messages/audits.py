@@ -10,7 +10,7 @@ from deadpool.protocol.structs import Message, Value
 PartKind = Literal[
     "position", "object", "modes", "floats", "random", "buffer", "logged", "gradient", "parameter", "optimizer"
 ]
-"""In the order in which causes come before their effects."""
+"""The kinds of parts, in the order in which causes come before their effects."""
 
 
 class Part(Value, frozen=True, kw_only=True):

@@ -116,9 +116,9 @@ class Reschedule(Message, frozen=True, kw_only=True):
     schedule: Schedule
 
 
-class Spoilt(Message, frozen=True, kw_only=True):
-    """The bytes of a copy are not those that were sealed. Trainers and agents say it of their own node's copies. The
-    copy counts as lost from here on.
+class CopyLost(Message, frozen=True, kw_only=True):
+    """A copy is damaged: its bytes are not those that were sealed. Trainers and agents say it of their own node's
+    copies. The copy counts as lost from here on.
 
     With `group` it is the parity that the node of this rank keeps for that group. Where groups have changed, the node
     may keep another one of the same version.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deadpool.protocol.messages.audits import Audit, AuditOver
 from deadpool.protocol.messages.checkpoints import AbandonCheckpoint, FinishCheckpoint, WriteCheckpoint
-from deadpool.protocol.messages.copies import Permit, Spoilt
+from deadpool.protocol.messages.copies import CopyLost, Permit
 from deadpool.protocol.messages.drains import Proceed, Stand
 from deadpool.protocol.messages.ending import Release, Salvage, Shutdown
 from deadpool.protocol.messages.fences import Fence
@@ -19,7 +19,7 @@ from deadpool.protocol.structs import Message
 
 OrderMessage = (
     Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
-    | Spoilt | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
+    | CopyLost | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
     | Audit | AuditOver
 )  # fmt: skip
 

@@ -91,7 +91,7 @@ class Plan(Message, frozen=True, kw_only=True):
     quarantined: bool = False  # the node fails again and again; it says so to whoever coordinates next
 
     def filled_in(self, before: Plan | None) -> Plan:
-        """With what it leaves out; `before` is the last plan that the node has carried out."""
+        """Returns the plan with what it leaves out; `before` is the last plan that the node has carried out."""
         if self.as_of is None:
             return self
         assert before is not None and before.generation == self.as_of, (self, before)

@@ -1,4 +1,4 @@
-"""From a plan to Go: each rank's process takes its seat, loads its state and connects to the others."""
+"""The messages from a plan to Go: each rank's process takes its seat, loads its state and connects to the others."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Prepared(Message, frozen=True, kw_only=True):
 
 
 class NodePrepared(Message, frozen=True, kw_only=True):
-    """These ranks of the node are prepared: all of them, or all so far where some are late. A node says it only after
-    it has dropped what is newer than the resume version.
+    """The node says that these of its ranks are prepared: all of them, or all so far where some are late. It says so
+    only after it has dropped what is newer than the resume version.
 
     `store` is given by the node of the rank that the plan names for it. `agreements` are those of these ranks, each
     once: one value, unless ranks differ.
@@ -91,7 +91,7 @@ class Connected(Message, frozen=True, kw_only=True):
 
 
 class NodeConnected(Message, frozen=True, kw_only=True):
-    """These ranks of the node are connected: all of them, or all so far where some are late."""
+    """The node says that these of its ranks are connected: all of them, or all so far where some are late."""
 
     generation: Generation
     ranks: tuple[int, ...]

@@ -22,7 +22,7 @@ HASHING_THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """Of a piece, or of anything else that is read as a whole."""
+    """Returns the checksum of a piece, or of anything else that is read as a whole."""
     return xxhash.xxh3_64_intdigest(data)
 
 

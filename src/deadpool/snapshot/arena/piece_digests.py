@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from deadpool.protocol.coding import Piece
 from deadpool.protocol.seal import (
-    NOT_AS_SEALED,
+    DAMAGED,
     PIECE_BYTES,
     REGIONS,
     Digest,
@@ -53,11 +53,11 @@ class PieceDigests:
         for name in regions_sent(seal):
             digests, expected = self.of(name), digest_of(seal.digest, name)
             if len(digests) != _count(seal.extent, name) or combine_pieces(digests) != expected:
-                return f"{NOT_AS_SEALED}: the digests of the pieces of region {name!r} do not give {expected:016x}"
+                return f"{DAMAGED}: the digests of the pieces of region {name!r} do not give {expected:016x}"
         return None
 
     def pack(self, seal: Seal) -> bytes:
-        """For the regions that are sent."""
+        """Packs the digests of the regions that are sent."""
         words = [digest for name in regions_sent(seal) for digest in self.of(name)]
         return struct.pack(f"<{len(words)}Q", *words)
 

@@ -86,7 +86,7 @@ class Runtime:
         self._check(self._library.cudaHostUnregister(ctypes.c_void_p(address)), "cudaHostUnregister")
 
     def relax_capture_mode(self) -> None:
-        """From here on calls of this thread do not spoil a graph that another thread captures."""
+        """Lets calls of this thread, from now on, leave alone a graph that another thread captures."""
         mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
         code = self._library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         self._check(code, "cudaThreadExchangeStreamCaptureMode")

@@ -142,7 +142,7 @@ class HostLane:
         return 0.0
 
     def aside_room(self) -> int:
-        """To clone host memory takes as long as to copy it into the slot: nothing would be won."""
+        """Has no room: to clone host memory takes as long as to copy it into the slot, so nothing would be won."""
         return 0
 
     def clone_s(self, nbytes: int) -> float:

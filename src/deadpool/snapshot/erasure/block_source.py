@@ -78,7 +78,7 @@ class BlockReader:
             raise TransferError(f"its snapshot of rank {self._rank} is another one than was coded")
 
     def ask(self, connection: Connection, place: Place, piece: Piece | None) -> None:
-        """For one block; `piece` is what the member has there, if the source is a snapshot."""
+        """Asks for one block; `piece` is what the member has there, if the source is a snapshot."""
         if self.source.is_parity:
             name = ParityName(group=self._group, member=self.source.member, version=self._version)
             connection.send(Kind.READ_PARITY, [*pack_name(name), *place])

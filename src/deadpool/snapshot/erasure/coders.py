@@ -21,7 +21,7 @@ Buffer = memoryview | bytearray | bytes
 
 _SYSTEM_LIBRARY = "libisal.so.2"
 _TABLE_BYTES = 32  # that ISA-L expands one coefficient into
-_PORTION_WORDS = 1 << 15  # so that what numpy has looked up is still in the cache when it is added
+_WORDS_AT_ONCE = 1 << 15  # so that what numpy has looked up is still in the cache when it is added
 
 
 class Coder(Protocol):
@@ -78,9 +78,9 @@ class NumpyCoder:
 
     def _fold_words(self, target: np.ndarray, coefficient: int, source: np.ndarray) -> None:
         products = _word_products(coefficient)
-        looked_up = np.empty(min(_PORTION_WORDS, len(source)), np.uint16)
-        for start in range(0, len(source), _PORTION_WORDS):
-            part = source[start : start + _PORTION_WORDS]
+        looked_up = np.empty(min(_WORDS_AT_ONCE, len(source)), np.uint16)
+        for start in range(0, len(source), _WORDS_AT_ONCE):
+            part = source[start : start + _WORDS_AT_ONCE]
             out = looked_up[: len(part)]
             np.take(products, part, out=out, mode="clip")  # "clip" avoids a copy of `out`; no index is out of range
             np.bitwise_xor(target[start : start + len(part)], out, out=target[start : start + len(part)])

@@ -112,7 +112,7 @@ def _add(total: Weights, more: Weights, scale: int) -> None:
 
 
 def _inverse(matrix: list[list[int]]) -> list[list[int]]:
-    """By Gauss and Jordan. The matrices are as large as the number of lost members."""
+    """Inverts a matrix by Gauss and Jordan. The matrices are as large as the number of lost members."""
     size = len(matrix)
     rows = [[*row, *(int(column == number) for column in range(size))] for number, row in enumerate(matrix)]
     for column in range(size):

@@ -36,7 +36,7 @@ class LostPiece:
     done: bool = False
     parities: tuple[int, ...] = ()  # that this attempt uses
     pending: dict[Block, BlockSource] = field(default_factory=dict)
-    damaged: set[BlockSource] = field(default_factory=set)  # their block of this row is not as sealed
+    damaged: set[BlockSource] = field(default_factory=set)  # their block of this row is damaged
     tried: set[tuple[int, ...]] = field(default_factory=set)  # parities that gave something else than was lost
     lock: threading.Lock = field(default_factory=threading.Lock)  # of its bytes in the slot
 
@@ -115,7 +115,7 @@ class LostPieces:
 
     @staticmethod
     def _name(parities: tuple[int, ...]) -> str:
-        return f"not as sealed when it is rebuilt with parity {', '.join(map(str, parities))}"
+        return f"damaged when it is rebuilt with parity {', '.join(map(str, parities))}"
 
     def _piece_of(self, member: int, place: Place) -> Piece | None:
         """What a member has in a row. The lost one never counts as nothing: it is what is looked for."""
@@ -159,7 +159,7 @@ class LostPieces:
         self.plan(task.lost)
 
     def wrong(self, lost: LostPiece) -> None:
-        """All blocks were as their digests say, and their sum is not what was lost: a parity was spoilt while it was
+        """All blocks were as their digests say, and their sum is not what was lost: a parity was damaged while it was
         made. Other parities are tried."""
         lost.tried.add(lost.parities)
         self.plan(lost)

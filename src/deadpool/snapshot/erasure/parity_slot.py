@@ -103,7 +103,7 @@ class ParitySlot:
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
-        """In the order of members."""
+        """Returns the contributions in the order of members."""
         with self._lock:
             return tuple(self._contributions[member] for member in sorted(self._contributions))
 
@@ -123,7 +123,7 @@ class ParitySlot:
 
     @property
     def digests(self) -> tuple[int, ...] | None:
-        """Of all rows, in their order; None as long as the parity is not sealed."""
+        """Returns the digests of all rows, in their order, or None as long as the parity is not sealed."""
         with self._lock:
             return self._digests
 

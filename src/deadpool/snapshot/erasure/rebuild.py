@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from deadpool.errors import DeadPoolError, TransferError
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation
-from deadpool.protocol.seal import NOT_AS_SEALED, PIECE_BYTES, Geometry, Seal, regions_sent
+from deadpool.protocol.seal import DAMAGED, PIECE_BYTES, Geometry, Seal, regions_sent
 from deadpool.snapshot.arena.checksums import checksum
 from deadpool.snapshot.arena.slot import clear_seal, region
 from deadpool.snapshot.erasure.block_source import BlockReader, BlockSource
@@ -57,13 +57,13 @@ class Rebuild:
         *,
         watch: Watch = lambda name, leading_bytes: None,
         failed: Report = _ignore,
-        spoilt: Report = _ignore,
+        report_damaged: Report = _ignore,
         coder: Coder | None = None,
     ) -> None:
-        """`watch` is as for TransferClient.pull. `failed` is told of sources that end before all is read, `spoilt` of
-        those that have a damaged block, for each such block."""
+        """`watch` is as for TransferClient.pull. `failed` is told of sources that end before all is read,
+        `report_damaged` of those that have a damaged block, for each such block."""
         self._client, self._request = client, request
-        self._watch, self._failed, self._spoilt = watch, failed, spoilt
+        self._watch, self._failed, self._report_damaged = watch, failed, report_damaged
         self._coder = coder or chosen_coder()
         self._group, self._member = request.group, request.group.member_of(request.seal.rank)
         self._readers = [BlockReader(source, request.group, request.seal.version) for source in request.sources]
@@ -231,7 +231,7 @@ class Rebuild:
             assert self._lost is not None
             if is_right:
                 for source in self._lost.finish(lost):
-                    self._spoilt(source, f"its parity does not give piece {lost.piece.number}")
+                    self._report_damaged(source, f"its parity does not give piece {lost.piece.number}")
                 self._watch(lost.piece.region, self._lost.leading_bytes(lost.piece.region))
             else:
                 self._attempt(functools.partial(self._lost.wrong, lost))
@@ -239,8 +239,8 @@ class Rebuild:
 
     def _damaged(self, task: Task, source: BlockSource) -> None:
         with self._changed:
-            reason = f"the block of piece {task.lost.piece.number} is {NOT_AS_SEALED}"
-            self._spoilt(source, reason)
+            reason = f"the block of piece {task.lost.piece.number} is {DAMAGED}"
+            self._report_damaged(source, reason)
             if self._lost is not None and task.is_current:
                 self._failures.setdefault(source, reason)
                 self._attempt(functools.partial(self._lost.damaged, task, source))

@@ -43,7 +43,9 @@ def is_on_device(tensor: Tensor) -> bool:
 
 
 class DeviceSums:
-    """Only the main thread may use it. `is_looked_at` is for tests, where host memory stands for a device's."""
+    """Sums on the device, which only the main thread may use. `is_looked_at` is for tests, where host memory stands for
+    a device's.
+    """
 
     def __init__(self, is_looked_at: Callable[[Tensor], bool] = is_on_device) -> None:
         self._is_looked_at = is_looked_at

@@ -51,7 +51,7 @@ class GradientObjects:
         self._refs, self._addresses = [], []
 
     def let_go(self, tensor: object) -> None:
-        """It is about to be another tensor, under the same object."""
+        """Forgets a tensor that is about to be another one, under the same object."""
         for index, ref in enumerate(self._refs):
             if ref is not None and ref() is tensor:
                 self._refs[index] = None

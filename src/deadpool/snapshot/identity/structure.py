@@ -274,7 +274,7 @@ def _refill_groups(live: list[dict[str, Any]], before: list[tuple[dict[str, Any]
 
 
 def _drop_states_of_others(optimizer: ProtectedOptimizer) -> None:
-    """At a boundary there are none."""
+    """Drops states of parameters that are not the optimizer's. At a boundary there are none."""
     stepped = {id(each) for each in optimizer.params}
     for key in [key for key in optimizer.inner.state if isinstance(key, Tensor) and id(key) not in stepped]:
         del optimizer.inner.state[key]

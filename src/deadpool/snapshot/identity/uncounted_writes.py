@@ -47,8 +47,8 @@ class _Sample:
 
 
 class UncountedWrites:
-    """Only the main thread may use it, at boundaries and at rest. `show_now` may be asked by the copying thread too, as
-    long as the copy is not settled: until then nobody takes other samples."""
+    """Finds writes that no counter shows. Only the main thread may use it, at boundaries and at rest. The copying
+    thread may ask `show_now` too, as long as the copy is not settled: until then nobody takes other samples."""
 
     def __init__(self, on_device: DeviceSums | None = None) -> None:
         self.found = False

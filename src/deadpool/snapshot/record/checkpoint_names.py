@@ -39,7 +39,9 @@ class CheckpointNames:
         return f"{keyword}.state.{self._of_param(param, index)}.{state_key}"
 
     def _of_param(self, param: Tensor, index: str | int) -> str:
-        """Of the parameter that the state belongs to. Two modules may have parameters of the same name."""
+        """Returns the name of the parameter that the state belongs to. Two modules may have parameters of the same
+        name.
+        """
         known = self._param_keys.get(id(param))
         if known is None:
             return str(index)
@@ -64,7 +66,7 @@ class RankSets:
         return start, self._add(alike), self._add(sharing)
 
     def forget(self, ids: Iterable[int]) -> None:
-        """These parameters are no longer known to be the same on several ranks."""
+        """Forgets that these parameters are the same on several ranks."""
         for each in ids:
             self._replicas.pop(each, None)
 

@@ -69,7 +69,7 @@ def _rank(file: SalvageFile, others: Iterable[SalvageFile]) -> SalvagedRank:
 
 
 def _replica(file: SalvageFile, others: Iterable[SalvageFile]) -> bytes | None:
-    """Its own, or that of any rank that held the same."""
+    """Returns the file's own replica, or that of any rank that held the same."""
     if not file.seal.extent.replica_bytes:
         return b""
     wanted = replica_of(file.seal)

@@ -26,7 +26,9 @@ class BufferStage:
     """Holds the clones. Only the main thread may use it."""
 
     def __init__(self, trees: ModuleTrees, *, include_host: bool) -> None:
-        """With `include_host` buffers in host memory are cloned too; otherwise they go into the boundary record."""
+        """Prepares to clone buffers. If `include_host` is set those in host memory are cloned too; otherwise they go
+        into the boundary record.
+        """
         self._trees, self._include_host = trees, include_host
         self._shapes: dict[Key, torch.Size] = {}
         self._unsteady: set[Key] = set()

@@ -25,7 +25,7 @@ from deadpool.snapshot.copying.copying import Boundary, BulkCopier, MakeLane, ma
 from deadpool.snapshot.copying.expanded import LoadedApart, memory_to_load, write_apart
 from deadpool.snapshot.copying.rebuild import announce_write, prepare_targets, require_complete
 from deadpool.snapshot.copying.slot_copy import SlotCopy
-from deadpool.snapshot.copying.slot_load import SlotLoad, make_portions
+from deadpool.snapshot.copying.slot_load import SlotLoad, make_chunks
 from deadpool.snapshot.identity.put_back import put_memory_back
 from deadpool.snapshot.identity.structure import LiveStructure, StructureChange
 from deadpool.snapshot.identity.uncounted_writes import UncountedWrites
@@ -247,8 +247,8 @@ class ProtectedState:
         self._host.place_buffers(placements)
         self._scanner.adopt(layout)
         memory, apart = memory_to_load(targets)
-        portions = make_portions(layout.entries, memory, np.frombuffer(slot, np.uint8), geometry)
-        return Restoring(SlotLoad(portions, self._copier.load), targets, apart, host)
+        chunks = make_chunks(layout.entries, memory, np.frombuffer(slot, np.uint8), geometry)
+        return Restoring(SlotLoad(chunks, self._copier.load), targets, apart, host)
 
     def finish_restore(self, restoring: Restoring, progress: Progress | None = None) -> int:
         """Finishes a restore whose snapshot is complete in the slot. Returns how many bytes were loaded before."""

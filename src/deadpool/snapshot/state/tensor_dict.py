@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from deadpool.errors import ConfigError, StateError
 
 _DICTS = (dict, OrderedDict, defaultdict)
-"""Not their subclasses, which may have state of their own."""
+"""The kinds of dicts, without their subclasses, which may have state of their own."""
 
 
 def is_tensor_dict(value: object) -> TypeGuard[dict[str, Tensor]]:

@@ -132,7 +132,7 @@ class Arrival(ABC):
         if failure is not None:
             self._drop(Refusal.BROKEN_OFF, failure)
         elif mismatch is not None:
-            self._drop(Refusal.NOT_AS_SEALED, mismatch)
+            self._drop(Refusal.DAMAGED, mismatch)
         else:
             self._store()
 

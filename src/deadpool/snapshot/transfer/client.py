@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from deadpool.errors import CopySpoilt, DeadPoolError, TransferError, WireError
+from deadpool.errors import CopyDamaged, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Region, Seal, extent_of, regions_sent
 from deadpool.snapshot.arena.seal_bytes import pack_seal
@@ -39,7 +39,7 @@ from deadpool.wire.credentials import Credentials
 
 _STREAM_WORTH_BYTES = 4 << 20  # with less than this per stream a second stream costs more time than it saves
 _READS_AHEAD = 2
-_PULL_PORTIONS = 32  # a pull has at least so many portions, if each is at least a piece: the trainer sees its progress
+_PULL_CHUNKS = 32  # a pull has at least so many chunks, if each is at least a piece: the trainer sees its progress
 
 Watch = Callable[[Region, int], None]
 """Is called with the number of leading bytes of a region that have arrived, and with 0 before the first is written."""
@@ -124,7 +124,7 @@ class TransferClient:
     ) -> None:
         regions = tuple(targets)
         received, lock = ReceivedPieces(seal.extent, regions), threading.Lock()
-        todo = deque(chunks_of(seal.extent, regions, portions=_PULL_PORTIONS))
+        todo = deque(chunks_of(seal.extent, regions, at_least=_PULL_CHUNKS))
         for name in regions:
             watch(name, 0)
 
@@ -139,7 +139,7 @@ class TransferClient:
         channel.run(self._stream_count(todo), fetch)
         mismatch = received.mismatch(expect)
         if mismatch is not None:
-            raise CopySpoilt(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
+            raise CopyDamaged(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
 
     def use_deadline(self, deadline_s: float) -> None:
         """Sets the deadline of streams that are opened from now on."""

@@ -104,15 +104,15 @@ def unpack_body(data: bytes | bytearray) -> list[Any]:
     return body
 
 
-def chunks_of(extent: Extent, regions: tuple[Region, ...], *, portions: int = 4) -> list[Chunk]:
+def chunks_of(extent: Extent, regions: tuple[Region, ...], *, at_least: int = 4) -> list[Chunk]:
     """Divides some regions into chunks, which are small enough that streams that share them end at the same time."""
     total_bytes = sum(extent_of(extent, name) for name in regions)
-    portion = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // portions // PIECE_BYTES * PIECE_BYTES))
+    size_bytes = min(CHUNK_BYTES, max(PIECE_BYTES, total_bytes // at_least // PIECE_BYTES * PIECE_BYTES))
     result = []
     for name in regions:
         size = extent_of(extent, name)
-        for offset in range(0, size, portion):
-            result.append(Chunk(region=name, offset=offset, size=min(portion, size - offset)))
+        for offset in range(0, size, size_bytes):
+            result.append(Chunk(region=name, offset=offset, size=min(size_bytes, size - offset)))
     return result
 
 

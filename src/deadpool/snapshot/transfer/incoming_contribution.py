@@ -1,6 +1,6 @@
 """Receives what one member adds to a parity of this node, over one or more streams.
 
-Each piece is read into a buffer, checked, and only then added. A piece that is not as sealed is left out, the others
+Each piece is read into a buffer, checked, and only then added. A piece that is damaged is left out, the others
 count: the sender learns of it at the end, and a repeated contribution sends what is missing.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from deadpool.errors import WireError
 from deadpool.protocol.causes import Refusal
-from deadpool.protocol.seal import NOT_AS_SEALED
+from deadpool.protocol.seal import DAMAGED
 from deadpool.snapshot.arena.checksums import checksum
 from deadpool.snapshot.erasure.contribution import Contribution
 from deadpool.snapshot.erasure.parity_slot import ParitySlot
@@ -63,7 +63,7 @@ class IncomingContribution(Arrival):
             self._slot.fold(self._contribution.member, index, view)
         else:
             self._damage = (
-                f"{NOT_AS_SEALED}: piece {self._pieces[index].number} of region {chunk.region!r} has digest "
+                f"{DAMAGED}: piece {self._pieces[index].number} of region {chunk.region!r} has digest "
                 f"{digest:016x} where {expected:016x} was expected"
             )
         return [digest]

@@ -6,7 +6,7 @@ It has no lock: the caller guards it if streams share it.
 from __future__ import annotations
 
 from deadpool.errors import WireError
-from deadpool.protocol.seal import NOT_AS_SEALED, Digest, Extent, Region, digest_of, extent_of
+from deadpool.protocol.seal import DAMAGED, Digest, Extent, Region, digest_of, extent_of
 from deadpool.snapshot.arena.checksums import PIECE_BYTES, combine_pieces
 from deadpool.snapshot.transfer.frames import Chunk
 
@@ -54,7 +54,7 @@ class ReceivedPieces:
         for name, digests in self._digests.items():
             actual, expected = combine_pieces(digests), digest_of(expect, name)
             if actual != expected:
-                return f"{NOT_AS_SEALED}: region {name!r} has digest {actual:016x} where {expected:016x} was expected"
+                return f"{DAMAGED}: region {name!r} has digest {actual:016x} where {expected:016x} was expected"
         return None
 
     @staticmethod

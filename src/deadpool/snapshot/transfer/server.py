@@ -122,14 +122,14 @@ class TransferServer:
 
     def _make_room(self) -> None:
         """Waits until a handshake ends, or cuts the oldest unauthenticated connection to make room for the next one."""
-        while not self._closing and (wait_s := self._stranger_wait_s()) > 0:
+        while not self._closing and (wait_s := self._preauth_wait_s()) > 0:
             time.sleep(min(wait_s, 0.01))
         with self._lock:
             oldest = self._unauthenticated.crowded_out(time.monotonic())
         if oldest is not None:
             oldest.cut("crowded out")
 
-    def _stranger_wait_s(self) -> float:
+    def _preauth_wait_s(self) -> float:
         with self._lock:
             return self._unauthenticated.wait_s(time.monotonic())
 
@@ -148,7 +148,7 @@ class TransferServer:
         try:
             authenticate(connection, self._credentials, "server")
             self._greet(connection)
-            self._forget_stranger(connection)
+            self._forget_unproved(connection)
             TransferSession(connection, self._callbacks, self._parities, self._transfers, self._admit).run()
         except VersionMismatch as error:
             _log.warning("%s", error)
@@ -158,11 +158,11 @@ class TransferServer:
             _log.exception("connection of %s ended by a bug", connection.peer)
         finally:
             connection.close()
-            self._forget_stranger(connection)
+            self._forget_unproved(connection)
             with self._lock:
                 self._threads.pop(connection, None)
 
-    def _forget_stranger(self, connection: Connection) -> None:
+    def _forget_unproved(self, connection: Connection) -> None:
         with self._lock:
             self._unauthenticated.known(connection)
 

@@ -13,7 +13,7 @@ import ssl
 import threading
 from typing import Protocol, cast
 
-_PORTION_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18
 
 
 class ByteStream(Protocol):
@@ -52,8 +52,8 @@ class TlsStream:
         self.connection = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._lock = threading.Lock()  # guards the three above
         self._unsent = memoryview(b"")
-        self._portion_bytes = 0
-        self._clear = bytearray(_PORTION_BYTES)
+        self._chunk_bytes = 0
+        self._clear = bytearray(_CHUNK_BYTES)
 
     def shake_hands(self) -> bool:
         """Does one round of TLS's own handshake and returns whether it is complete. Nothing else may run before."""
@@ -71,15 +71,15 @@ class TlsStream:
     def send(self, data: bytes | memoryview, more: bool) -> int:
         if not self._unsent:
             with self._lock:
-                self._portion_bytes = self.connection.write(memoryview(data)[:_PORTION_BYTES])
+                self._chunk_bytes = self.connection.write(memoryview(data)[:_CHUNK_BYTES])
                 self._collect()
         self._flush()
-        return self._portion_bytes
+        return self._chunk_bytes
 
     def send_file(self, fd: int, offset: int, size: int) -> int:
         if self._unsent:
             return self.send(b"", more=False)
-        clear = memoryview(self._clear)[: min(size, _PORTION_BYTES)]
+        clear = memoryview(self._clear)[: min(size, _CHUNK_BYTES)]
         count = os.preadv(fd, [clear], offset)
         return self.send(clear[:count], more=False) if count else 0
 
@@ -101,7 +101,7 @@ class TlsStream:
         return done
 
     def _take_in(self) -> int:
-        data = self._sock.recv(_PORTION_BYTES)
+        data = self._sock.recv(_CHUNK_BYTES)
         with self._lock:
             if data:
                 self._incoming.write(data)

@@ -88,7 +88,7 @@ def _forget_agreement(schedule: Any) -> None:
 
 
 def _initialise_with_forked_rng(schedule: Any) -> None:
-    """Before 2.13 torch does not fork the generators around the microbatch that finds the shapes."""
+    """Forks the generators around the microbatch that finds the shapes, which torch does not do before 2.13."""
     name = next(name for name in ("_initialize_stage", "_initialize_stages") if hasattr(schedule, name))
     initialise = getattr(schedule, name)
 

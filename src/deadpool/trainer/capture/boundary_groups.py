@@ -9,7 +9,7 @@ from deadpool.trainer.process.init_process_group import DefaultGroup
 from deadpool.trainer.process.session import Session
 
 GROUPS = "process groups"
-"""Its name in the boundary record."""
+"""The name of this part in the boundary record."""
 
 
 class BoundaryGroups:

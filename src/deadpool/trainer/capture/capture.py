@@ -88,8 +88,8 @@ class Capturer:
                 self._settle(self._open, self._commit)
 
     def begin_late(self, late: LateCapture) -> None:
-        """As begin(), when a slot is there. A script that writes before its optimizer steps can only be copied at once,
-        so there the version is missed."""
+        """Begins as begin() does, when a slot is there. A script that writes before its optimizer steps can only be
+        copied at once, so there the version is missed."""
         self.settle()
         if self._is_at_once:
             late.leave()
@@ -116,8 +116,8 @@ class Capturer:
         return OngoingCapture(target, copy, reached_at is not None)
 
     def _end_waiting(self) -> None:
-        """From here on no capture begins: one that waited for its slot is open by now, or never will be. Waits only for
-        a copy that is being opened, never for a device."""
+        """Lets no capture begin any more: one that waited for its slot is open by now, or never will be. It waits only
+        for a copy that is being opened, never for a device."""
         late, self._late = self._late, None
         if late is not None and late.leave():
             late.opened.wait()
@@ -193,7 +193,7 @@ class Capturer:
             self._costs.append(Cost(ongoing.capture.version.number, figures, ongoing.given_up))
 
     def _decide(self, ongoing: OngoingCapture) -> None:
-        """Of the two ways that make a whole copy the one counts for which the optimizer waits less."""
+        """Decides between the two ways that make a whole copy: the one counts for which the optimizer waits less."""
         allowed_s = self._allowance_s()
         stall_s = ongoing.copy.predict_stall_s() + sum(each.copy.predict_left_s() for each in self._before(ongoing))
         aside_s = ongoing.copy.predict_aside_s() if stall_s > 0 else None
@@ -267,7 +267,7 @@ class Capturer:
 
     def _run(self, device: int | None) -> None:
         """`device` is the main thread's: this thread would use device 0 otherwise. It may allocate memory while the
-        script captures a graph, which would spoil the graph in the usual mode."""
+        script captures a graph, which would break the graph in the usual mode."""
         if device is not None:
             torch.cuda.set_device(device)
             if (found := runtime()) is not None:

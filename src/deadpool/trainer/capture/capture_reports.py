@@ -12,7 +12,9 @@ from deadpool.trainer.process.session import Session
 
 
 class CaptureReports:
-    """Its methods are called by the copying thread, and by the main thread where there is nothing to wait for."""
+    """Reports captures. Its methods are called by the copying thread, and by the main thread where there is nothing to
+    wait for.
+    """
 
     def __init__(self, session: Session, state: ProtectedState) -> None:
         self._session, self._state = session, state

@@ -25,13 +25,15 @@ from deadpool.host.notes import note
 from deadpool.snapshot.copying.cuda import runtime
 
 LOOK_EVERY_S = 1.0
-"""Between two looks at a step that lasts. A look takes milliseconds."""
+"""The time between two looks at a step that lasts. A look takes milliseconds."""
 
 MEASURE_EVERY_S = 60.0
-"""Between two looks at past steps. A look takes tens of milliseconds, in which the main thread may have to wait."""
+"""The time between two looks at past steps. A look takes tens of milliseconds, in which the main thread may have to
+wait.
+"""
 
 STEPS = 20
-"""So many past steps are looked at, if the recorder has kept the collectives of so many."""
+"""The number of past steps that are looked at, if the recorder has kept the collectives of so many."""
 
 
 class Trace(Protocol):

@@ -120,11 +120,13 @@ class FileGuard:
             self._report(READ, found, Rule.FILES_FROM_LOOP)
 
     def _overwrites(self, path: str) -> bool:
-        """Whether a file that the script opens to overwrite is to be kept. It is named then."""
-        if not self._active[0] or self._is_own(path) or not self._is_to_keep(OVERWRITE, path):
+        """Whether a file that the script opens to overwrite is to be kept. It is named then, unless it is empty: the
+        live rank may have opened a log and not have written yet, and this process would write over its lines later."""
+        if not self._active[0] or self._is_own(path) or not self._is_of_job(path) or not os.path.isfile(path):  # noqa: PTH113
             return False
-        who = "A rehearsal" if self._rehearses else "A process that takes a rank"
-        self._report(OVERWRITE, f"{who} was kept from overwriting {path}, which the job has.")
+        if self._is_to_keep(OVERWRITE, path):
+            who = "A rehearsal" if self._rehearses else "A process that takes a rank"
+            self._report(OVERWRITE, f"{who} was kept from overwriting {path}, which the job has.")
         return True
 
     def _removes(self, path: str) -> bool:
@@ -148,7 +150,9 @@ class FileGuard:
         return bool(kept)
 
     def _is_removed_elsewhere(self, what: str, path: str) -> bool:
-        """Only in processes that join the job: a library of the first one may remove what it wants."""
+        """Tells whether a file of the job is removed by a process that joins it: a library of the first one may remove
+        what it wants.
+        """
         return what == REMOVE and self._joins and os.path.lexists(path) and self._may_be_of_job(path)
 
     def _may_be_of_job(self, path: str) -> bool:
@@ -244,4 +248,4 @@ _READERS: dict[str, Callable[..., Iterator[_Touched]]] = {
     "os.link": _linking,
     "os.symlink": _linking,
 }
-"""By audit event: what the call does to which paths."""
+"""What a call does to which paths, by audit event."""

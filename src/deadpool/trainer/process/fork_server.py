@@ -165,7 +165,9 @@ def _import_trainer() -> str | None:
 
 
 def _is_absent(package: str) -> bool:
-    """Without importing anything: a package in another one is judged by the outer one."""
+    """Tells whether a package is absent without importing anything: a package in another one is judged by the outer
+    one.
+    """
     return not package or importlib.util.find_spec(package.partition(".")[0] or "-") is None
 
 

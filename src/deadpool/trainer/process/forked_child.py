@@ -41,7 +41,7 @@ def require_trainer() -> None:
 
 @contextlib.contextmanager
 def ending_like_python() -> Iterator[None]:
-    """Around the script: a child that comes out of it ends here."""
+    """Surrounds the script: a child that comes out of it ends here."""
     try:
         yield
     except BaseException as error:
@@ -68,8 +68,8 @@ def _code_of_exit(code: Any) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """In the order of python: threads of the child, exit handlers, buffers. Destructors are left out as for a trainer:
-    one of a group could wait for its peers."""
+    """Ends a child in the order of python: threads of the child, exit handlers, buffers. Destructors are left out as
+    for a trainer: one of a group could wait for its peers."""
     with contextlib.suppress(Exception):
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(Exception):

@@ -20,7 +20,7 @@ from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.trainer.control_flow import Superseded
 from deadpool.trainer.recovery import lost_peer, recovery
-from deadpool.trainer.recovery.checked_load import find_corrupt
+from deadpool.trainer.recovery.checked_load import find_damaged
 from deadpool.trainer.step import DryStep
 
 if TYPE_CHECKING:
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from deadpool.trainer.process.session import Session
 
 SETTLING_STEPS = 2
-"""So many steps DistributedDataParallel with a static graph takes to settle, and nothing is known to take longer."""
+"""The number of steps that DistributedDataParallel with a static graph takes to settle; nothing is known to take
+longer.
+"""
 
 
 def take_seat(session: Session, seat: Seat) -> Connect:
-    """From the seat to Go. Superseded: a newer generation began meanwhile."""
+    """Walks from the seat to Go. It raises Superseded if a newer generation began meanwhile."""
     with session.changed:
         session.core.take_seat(seat.generation, seat.rank, seat.schedule)
         session.walk.begin(seat.generation)
@@ -58,10 +60,10 @@ def _prepare(session: Session, restore: Restore) -> None:
     seal = read_seal(slot)
     if seal is None or seal.version != restore.version:
         raise Superseded  # a newer plan went back further, and its seat is on its way
-    if find_corrupt(slot, geometry, seal) is not None:
+    if find_damaged(slot, geometry, seal) is not None:
         with session.changed:
-            spoilt = session.walk.spoilt()
-        session.send(spoilt)  # there will be another plan, with another source
+            damaged = session.walk.damaged()
+        session.send(damaged)  # there will be another plan, with another source
         return
     _send(session, lambda: session.walk.loaded(session.store_address))
 
@@ -75,7 +77,7 @@ def _send(session: Session, make: Callable[[], TrainerMessage | None]) -> None:
 
 
 def run(job: Job, restore: Restore) -> Iterator[DryStep]:
-    """At the head of the loop: returns at the step where the lost rank stopped."""
+    """Runs at the head of the loop, and returns at the step where the lost rank stopped."""
     number = restore.version.number
     yield from _settle(job, min(SETTLING_STEPS, number))
     recovery.stand_at(job, restore)
@@ -86,7 +88,7 @@ def run(job: Job, restore: Restore) -> Iterator[DryStep]:
 
 
 def _settle(job: Job, count: int) -> Iterator[DryStep]:
-    """These steps have real peers and begin where the job began, so they compute what its first steps did."""
+    """Takes the first steps with real peers. They begin where the job began, and compute what its first steps did."""
     job.set_dry(True)
     for number in range(count):
         step = DryStep(job, number)

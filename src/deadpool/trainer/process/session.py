@@ -306,7 +306,7 @@ class Session:
         return self.unready_slot(ref)
 
     def unready_slot(self, ref: SlotRef) -> tuple[memoryview, Geometry]:
-        """As `slot`, but the memory may not be registered with the device yet."""
+        """Returns what `slot` does, but the memory may not be registered with the device yet."""
         segment = self.segments[ref.segment]
         return segment.slot(ref.index), segment.geometry
 

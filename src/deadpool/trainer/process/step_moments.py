@@ -25,8 +25,8 @@ WATCHED = ("forward", "backward", "reduce", "clip", "optimizer")
 """The moments inside a step's block, in the order in which they come."""
 
 _ENOUGH = {"forward": 10, "backward": 10, "reduce": 1, "clip": 1, "optimizer": 2}
-"""After how many ops of a moment the fault is injected. After two of an optimizer, either its step counters or some of
-the parameters are updated; a fused optimizer has updated all, but step() has not returned."""
+"""The number of ops of a moment after which the fault is injected. After two of an optimizer, either its step counters
+or some of the parameters are updated; a fused optimizer has updated all, but step() has not returned."""
 
 _CLIPPING = {"_foreach_norm", "linalg_vector_norm", "norm", "_foreach_clamp_min_", "_foreach_clamp_max_", "clamp_"}
 _MADE_OF_OPS = (DTensor, AsyncCollectiveTensor)

@@ -26,23 +26,23 @@ def load_checked(state: ProtectedState, slot: memoryview, geometry: Geometry, se
     if not _is_as_sealed(slot, geometry, seal, "record", None):
         return "record"
     with ThreadPoolExecutor(1 + HASHING_THREADS, "check") as threads:
-        bulk = threads.submit(_find_corrupt, slot, geometry, seal, threads if HASHING_THREADS > 1 else None)
+        bulk = threads.submit(_find_damaged, slot, geometry, seal, threads if HASHING_THREADS > 1 else None)
         state.restore(slot, geometry, seal.extent)
         return bulk.result()
 
 
-def find_corrupt(slot: memoryview, geometry: Geometry, seal: Seal) -> Region | None:
+def find_damaged(slot: memoryview, geometry: Geometry, seal: Seal) -> Region | None:
     """The region that differs from its seal, if any; nothing is loaded."""
     if not _is_as_sealed(slot, geometry, seal, "record", None):
         return "record"
-    return _find_corrupt(slot, geometry, seal, None)
+    return _find_damaged(slot, geometry, seal, None)
 
 
 def is_record_as_sealed(slot: memoryview, geometry: Geometry, seal: Seal) -> bool:
     return _is_as_sealed(slot, geometry, seal, "record", None)
 
 
-def _find_corrupt(
+def _find_damaged(
     slot: memoryview, geometry: Geometry, seal: Seal, threads: ThreadPoolExecutor | None
 ) -> Region | None:
     bulk: list[Region] = [name for name in REGIONS if name != "record"]

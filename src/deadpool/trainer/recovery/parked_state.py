@@ -1,5 +1,5 @@
-"""With --parked-state free a parked trainer gives back the memory of its parameters and optimizer state until it is
-seated. What it held was never the job's: a newcomer loads a snapshot over all of it."""
+"""What a parked trainer gives back with --parked-state free: the memory of its parameters and optimizer state, until it
+is seated. What it held was never the job's: a newcomer loads a snapshot over all of it."""
 
 from __future__ import annotations
 

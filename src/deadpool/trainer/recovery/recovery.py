@@ -40,7 +40,7 @@ _NEWER_PLAN_S = 30.0
 
 
 def come_back(job: Job) -> None:
-    """From an aborted step to the next one that counts."""
+    """Comes back from an aborted step to the next one that counts."""
     session = job.session
     session.emit("unwound")
     job.step_log.report()
@@ -111,7 +111,7 @@ def _rest(job: Job) -> None:
 
 
 def walk(job: Job, generation: Generation) -> None:
-    """From rest to Go. Superseded: a newer generation began meanwhile."""
+    """Walks from rest to Go. It raises Superseded if a newer generation began meanwhile."""
     session = job.session
     with session.changed:
         session.walk.begin(generation)
@@ -168,7 +168,7 @@ def _carry(job: Job, restore: Restore) -> None:
         if seal is None or seal.version != restore.version:
             _leave_for_newer_plan(job, restore.generation)
         if not is_record_as_sealed(slot, geometry, seal):
-            _report_spoilt(job, restore, "record", rank)
+            _report_damaged(job, restore, "record", rank)
         records[rank] = _record_of(slot, geometry.offset("record"), seal.extent)
     job.shares.carry(records)
     job.carried_records = records
@@ -200,8 +200,8 @@ def _load(job: Job, restore: Restore, ref: SlotRef, early: EarlyLoad | None) -> 
     early_bytes = 0
     if early is not None and early.is_of(ref, seal):
         early_bytes = early.finish()
-    elif (spoilt := load_checked(job.state, slot, geometry, seal)) is not None:
-        _report_spoilt(job, restore, spoilt)
+    elif (damaged := load_checked(job.state, slot, geometry, seal)) is not None:
+        _report_damaged(job, restore, damaged)
     with job.session.changed:
         job.session.core.declare(geometry)  # the agent need not be told: the slot is its own
     job.record = _record_of(slot, geometry.offset("record"), seal.extent)
@@ -221,15 +221,15 @@ def _leave_for_newer_plan(job: Job, generation: Generation) -> NoReturn:
     raise Superseded
 
 
-def _report_spoilt(job: Job, restore: Restore, region: Region, rank: int | None = None) -> NoReturn:
+def _report_damaged(job: Job, restore: Restore, region: Region, rank: int | None = None) -> NoReturn:
     """There will be another plan, with another source: this walk ends when its generation does."""
     session = job.session
-    session.emit("corrupt_copy_found", step=restore.version.number, region=region)
+    session.emit("damaged_copy_found", step=restore.version.number, region=region)
     with session.changed:
-        spoilt = session.walk.spoilt()
-    session.send(spoilt if rank is None else replace(spoilt, rank=rank))
+        damaged = session.walk.damaged()
+    session.send(damaged if rank is None else replace(damaged, rank=rank))
     action = session.next_action()
-    raise AssertionError(f"{action} after a spoilt copy")
+    raise AssertionError(f"{action} after a damaged copy")
 
 
 def _record_of(slot: memoryview, start: int, extent: Extent) -> bytes:

@@ -32,7 +32,7 @@ class _HeldBack(Protocol):
 
 
 class GradientSync:
-    """Of the protected modules of one rank. Main thread only."""
+    """The synchronisation of gradients in the protected modules of one rank. Only the main thread uses it."""
 
     def __init__(self, modules: Sequence[nn.Module], rank: int) -> None:
         self._modules, self._rank = modules, rank

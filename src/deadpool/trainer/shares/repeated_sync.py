@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from deadpool.errors import ConfigError
 
 Marks = list[tuple[int, int] | None]
-"""Of each parameter of a module: which gradient it has, and how often it was written to."""
+"""The marks of each parameter of a module: which gradient it has, and how often it was written to."""
 
 
 class RepeatedSync:

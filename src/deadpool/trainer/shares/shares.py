@@ -78,7 +78,7 @@ class CarriedRank:
         self.rng = decode(host["rng"]["rng"], "rng")
 
     def record(self, layout: bytes, carrier: HostParts) -> bytes:
-        """Its boundary record: model, optimizer and schedulers are its carrier's, which are its own too."""
+        """Returns its boundary record: model, optimizer and schedulers are its carrier's, which are its own too."""
         own = {name: encode(value.state_dict(), f"{name}.state_dict()") for name, value in self._stateful.items()}
         journal = encode(self.journal.state_dict(), JOURNAL)
         stateful = {**carrier["stateful"], **own, GROUPS: self._groups, JOURNAL: journal}
@@ -163,8 +163,8 @@ class StepShares:
         return {carried.rank: carried.record(layout, host) for carried in self._carried}
 
     def report(self) -> None:
-        """At a boundary: what the job may count on if a node is lost and no spare is left. Once per generation, because
-        all parameters are looked at."""
+        """Reports, at a boundary, what the job may count on if a node is lost and no spare is left. It does so once per
+        generation, because all parameters are looked at."""
         generation = self._job.session.core.generation
         if not self._was_used or generation == self._reported or torch_check.is_plain():
             return

@@ -55,7 +55,7 @@ def state(history: History, found: list[Interruption]) -> tuple[str, str]:
 
 
 def _is_open(last: Interruption) -> bool:
-    """Until every rank goes on. `resumed` is reported after the first new step, which may take long."""
+    """Tells whether some rank does not go on yet. `resumed` comes after the first new step, which may take long."""
     return "connect" not in last.phases_s
 
 

@@ -127,8 +127,8 @@ class History:
         node.link_gbps = record.get("link_gbps")
 
     def _on_fault(self, record: Record) -> None:
-        """Without a rank the whole node is lost; without ranks the job hangs, and none is. A coordinator that took over
-        names only the ranks of the nodes that it never heard from."""
+        """Takes note of a fault. One without a rank lost the whole node; one without ranks is a hang, and nothing is
+        lost. A coordinator that took over names only the ranks of the nodes that it never heard from."""
         name, ranks = record.get("node"), set(record.get("ranks") or ())
         if ranks and record.get("rank") is None:
             for lost in [name] if name else [each for each in self.seats if ranks >= set(self.ranks_of(each))]:
@@ -202,7 +202,7 @@ class History:
         self.mesh = {"names": names, "shape": shape}
 
     def _on_progress(self, record: Record) -> None:
-        """Between two of these the time of a step is known as a mean."""
+        """Takes note of progress. Between two of these records the time of a step is known as a mean."""
         if self.trained_since is None:
             return  # the time until the script has come to its first step is no step time
         t, step = float(record["t"]), int(record["step"])

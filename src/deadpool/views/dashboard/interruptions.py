@@ -40,7 +40,7 @@ class Interruption:
 
 
 def interruptions(history: History) -> list[Interruption]:
-    """In order. Those that are over are read as `deadpool show story` reads them."""
+    """Returns the interruptions in order. Those that are over are read as `deadpool show story` reads them."""
     records = sorted([*history.milestones, *history.resumed.values()], key=lambda each: float(each["t"]))
     complete = {each.cause: each for each in recoveries(records)}
     found: dict[str, Interruption] = {}

@@ -25,7 +25,7 @@ from deadpool.views.dashboard.history import History
 from deadpool.views.dashboard.interruptions import Interruption
 
 LEAST_TRAINED_S = 60.0
-"""Before that a step time is hardly known."""
+"""The time of training before which a step time is hardly known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def _spares(history: History) -> int:
 
 
 def _rounded(value: float) -> float:
-    """To two digits: less than the rest is known by."""
+    """Rounds to two digits: less than the rest is known by."""
     return float(f"{value:.2g}")
 
 

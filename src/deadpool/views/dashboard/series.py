@@ -31,7 +31,7 @@ class Series:
         return sorted(zip(self.xs, self.ys, strict=True))
 
     def _thin_out(self) -> None:
-        """Of every four points, keeps the lowest and the highest, in their order."""
+        """Keeps of every four points the lowest and the highest, in their order."""
         points = self.points()
         kept: list[tuple[float, float]] = []
         for begin in range(0, len(points), 4):

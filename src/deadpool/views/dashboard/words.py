@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """In the unit that leaves one to three digits before the point."""
+    """Writes a time in the unit that leaves one to three digits before the point."""
     if value < 0.001:
         return f"{1e6 * value:.0f} µs"
     if value < 1:

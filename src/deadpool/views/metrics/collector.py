@@ -13,11 +13,11 @@ from deadpool.views.metrics.step_times import Histogram
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, Any]
-"""By the values of a metric's labels; () where it has none. What is None is left out."""
+"""The values of a metric by its labels; () where it has none. What is None is left out."""
 
 
 def job_values(fold: JobFold, events_waiting: int, standbys: int | None = None) -> dict[str, Values]:
-    """By metric. Whatever only a progress event tells is left out until there is one."""
+    """Returns the values of a job by metric. Whatever only a progress event tells is left out until there is one."""
     recoveries, progress = fold.recoveries, fold.progress
     single = {
         "deadpool_steps_total": fold.steps,
@@ -103,7 +103,7 @@ def _family(metric: Metric, found: Values) -> Any:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """As Prometheus has them: each with all that are smaller."""
+    """Returns the buckets as Prometheus has them: each with all that are smaller."""
     buckets, so_far = [], 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         so_far += count

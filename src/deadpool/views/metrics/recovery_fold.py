@@ -22,7 +22,7 @@ _ENDS = {"finished", "completed", "failed"}
 
 
 def kind_of(record: Record) -> str:
-    """Of a fault or a handover: what was lost."""
+    """Returns what was lost by a fault or a handover."""
     if record["what"] == "handover":
         return "drain"
     if record["what"] == "reconfiguration":

@@ -82,7 +82,7 @@ class _Builder:
             at += seconds
 
     def ranks(self) -> Iterator[ReadableSpan]:
-        """From the first that was heard of a rank until its first step."""
+        """Yields a span for each rank, from the first that was heard of it until its first step."""
         by_rank: dict[int, list[dict[str, Any]]] = {}
         for record in self._recovery.records:
             if record.get("rank") is not None and record["what"] not in ("fault", "injected", "signal_sent"):

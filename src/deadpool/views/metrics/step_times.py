@@ -49,7 +49,9 @@ class StepTimes:
         self.by_rank[rank].add(seconds)
 
     def facts(self) -> dict[str, Any]:
-        """Those of rank 0, for the coordinator: in synchronous training all ranks' steps take the same time."""
+        """Returns the times of rank 0, for the coordinator: in synchronous training all ranks' steps take the same
+        time.
+        """
         if 0 not in self.by_rank:
             return {}
         first = self.by_rank[0]

@@ -37,7 +37,7 @@ class Model:
 
     @property
     def nodes(self) -> list[Status]:
-        """Those that somebody should look at come first, then ranks, then spares."""
+        """Returns the nodes: those that somebody should look at come first, then ranks, then spares."""
         return self._nodes
 
     @property

@@ -15,7 +15,9 @@ from deadpool.views.metrics.job_fold import JobFold
 
 _EVERY_S = 1.0
 _SHARE = 20
-"""It pauses so many times as long as an answer took: watching a large job must not be work for its coordinator."""
+"""The pause between two questions, as a multiple of the time that an answer took: watching a large job must not be work
+for its coordinator.
+"""
 _NOT_TOLD = {"progress", "step_times", "capture_missed"}
 
 _REMEMBERED = 60_000

@@ -39,7 +39,7 @@ def draw(model: Model, columns: int, rows: int) -> Group:
 
 
 def _cut(line: str, columns: int, style: str = "") -> Text:
-    """Never wrapped: a second row would push others off the screen."""
+    """Cuts a line and never wraps it: a second row would push others off the screen."""
     from rich.text import Text
 
     text = Text(line, style=style, no_wrap=True)
@@ -48,7 +48,7 @@ def _cut(line: str, columns: int, style: str = "") -> Text:
 
 
 def _head(model: Model) -> list[str]:
-    """Always as many lines as _HEAD_ROWS."""
+    """Returns the head, which has as many lines as _HEAD_ROWS."""
     status = model.status
     if status is None:
         return [model.failure or "asking the coordinator ...", "", "", "", ""]

@@ -138,7 +138,9 @@ class Cluster:
         }
 
     async def taint(self, node: str) -> None:
-        """Else the replacement would be scheduled onto the dead machine, which Kubernetes still takes for alive."""
+        """Taints a lost node: else the replacement would be scheduled onto the dead machine, which Kubernetes still
+        takes for alive.
+        """
         found = await self._client.get(Node, node)
         taints = [taint.to_dict() for taint in found.spec.taints or [] if taint.key != LOST]
         now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)

@@ -20,7 +20,7 @@ _MACHINES_S = 2.0
 
 
 def run(namespaces: list[str]) -> None:
-    """Until it is told to end."""
+    """Runs the operator until it is told to end."""
     try:
         import kopf
         from lightkube import AsyncClient

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 JOINED = "deadpool.dev/joined"
 """Annotation of a pod: the container that has joined the job."""
 REPORT_S = 2.5
-"""For a kubelet to report that a container has ended."""
+"""The time that a kubelet has to report that a container has ended."""
 TAKEOVER_S = 15.0
-"""For spares to find a coordinator that has just taken over."""
+"""The time that spares have to find a coordinator that has just taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class PodView:
 
 @dataclass(slots=True)
 class LostPods:
-    """Of one job."""
+    """Finds the pods of one job whose nodes are lost."""
 
     _term: int | None = None
     _trusted_from: float = 0.0

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0
 STEPS_EVERY_S = 5.0
-"""Between two writes of the step of a job that just runs."""
+"""The time between two writes of the step of a job that just runs."""
 
 
 def api_troubles() -> tuple[type[BaseException], ...]:
@@ -142,7 +142,7 @@ class JobWatch:
     # --- pods ---------------------------------------------------------------------------------------------------------
 
     async def _what_pods_wait_for(self, spec: JobSpec) -> str:
-        """Told once, and again when it has changed."""
+        """Returns what unscheduled pods wait for. It is told once, and again when it has changed."""
         if time.monotonic() - self._waits_looked_at >= LOOK_AGAIN_S:
             self._waits_looked_at = time.monotonic()
             messages = await self._cluster.unscheduled(self._name, self._namespace)

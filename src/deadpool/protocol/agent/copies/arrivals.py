@@ -139,7 +139,9 @@ class Arrivals:
         return True
 
     def on_fetch_failed(self, ref: SlotRef) -> Version | None:
-        """Of which version, if it is still needed: the sources of an expired one may well be gone."""
+        """Returns the version whose fetch failed, if it is still needed: the sources of an expired one may well be
+        gone.
+        """
         seal = self._fetching.pop(ref, None)
         self.on_failed(ref)
         if self._current.is_fenced or seal is None or self._slots.is_expired(seal.version):

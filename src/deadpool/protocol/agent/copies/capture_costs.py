@@ -57,7 +57,7 @@ class CaptureCosts:
         self._meters: dict[int, OverheadMeter] = {}  # of all ranks that were ever here: they need long to know enough
 
     def clear(self) -> None:
-        """At a fence: steps are done again, perhaps on another node."""
+        """Forgets all costs at a fence: steps are done again, perhaps on another node."""
         self.ranks.clear()
         for meter in self._meters.values():
             meter.interrupt()

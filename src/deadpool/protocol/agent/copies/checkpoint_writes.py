@@ -69,5 +69,5 @@ class CheckpointWrites:
 
 
 def pack_recording(recording: Recording) -> bytes:
-    """As a checkpoint keeps it. The generation that it was made in is of no use to another job."""
+    """Packs a recording as a checkpoint keeps it. The generation that it was made in is of no use to another job."""
     return bytes([recording.complete]) + recording.book

@@ -151,7 +151,7 @@ class Copies:
         self.retry()
 
     def retry(self) -> None:
-        """At every heartbeat and permit: allocations and pushes that failed are tried again."""
+        """Tries allocations and pushes that failed again, at every heartbeat and permit."""
         if not self._current.is_fenced:
             self._slots.retry_allocations()
         self._pushes.retry()
@@ -182,12 +182,12 @@ class Copies:
 
     # --- damage ------------------------------------------------------------------------------------------------------
 
-    def drop_spoilt(self, rank: int, version: Version, group: CodingGroup | None = None) -> None:
-        """With `group` it is the parity that this rank's node keeps for it."""
+    def drop_damaged(self, rank: int, version: Version, group: CodingGroup | None = None) -> None:
+        """Drops a copy that is damaged. If `group` is given it is the parity that this rank's node keeps for it."""
         if group is not None:
-            self.parities.drop_spoilt(group, rank, version)
+            self.parities.drop_damaged(group, rank, version)
         else:
-            self._slots.drop_spoilt(rank, version)
+            self._slots.drop_damaged(rank, version)
             if rank in self.own and not self._current.is_fenced:
                 self._pushes.abandon(rank, version)
 

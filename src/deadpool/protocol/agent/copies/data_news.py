@@ -23,12 +23,12 @@ from deadpool.protocol.inputs import (
     PushFailed,
     Received,
     ReceiveFailed,
-    SourceSpoilt,
+    SourceDamaged,
     Staged,
     StreamsCut,
     WrittenOut,
 )
-from deadpool.protocol.messages import Salvaged, Spoilt
+from deadpool.protocol.messages import CopyLost, Salvaged
 
 
 class DataNews:
@@ -75,9 +75,9 @@ class DataNews:
                 copies.on_received(slot, copy, count)
             case ReceiveFailed(slot=slot, rank=rank):
                 copies.on_receive_failed(slot, rank)
-            case SourceSpoilt(node=node, rank=rank, version=version, group=group):
-                spoilt = Spoilt(generation=generation, node=node, rank=rank, version=version, group=group)
-                state.tell_coordinator(spoilt)
+            case SourceDamaged(node=node, rank=rank, version=version, group=group):
+                damaged = CopyLost(generation=generation, node=node, rank=rank, version=version, group=group)
+                state.tell_coordinator(damaged)
             case Staged():
                 self._checkpoints.on_staged(input)
             case PartWritten():

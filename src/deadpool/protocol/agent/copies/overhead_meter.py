@@ -2,9 +2,9 @@
 
 A snapshot is copied while the next step runs, and sent to its holders in that step or the one after it. Steps that are
 further from the last snapshot are bare. With snapshots in every step, or every second one, no step would be: there some
-snapshots are left out now and then (`Schedule.rests`). Steps for which the script itself has switched protection off
-are bare too. A run of bare steps is compared with the two usual steps before
-it and the two after it, so that a drift of the step time cancels out.
+snapshots are left out now and then (`Schedule.left_out_of`). Steps for which the script has switched it off are
+bare too. A run of bare steps is compared with the two usual steps before it and the two after it, so that a drift of
+the step time cancels out.
 
 Differences are small and noisy. Reported is their mean, in which the few largest and smallest count as less, with its
 95 % confidence interval.
@@ -46,7 +46,7 @@ class OverheadMeter:
         self._after: list[float] = []
 
     def reschedule(self, schedule: Schedule) -> None:
-        if schedule.every != self._schedule.every or schedule.rests != self._schedule.rests:
+        if schedule.every != self._schedule.every or schedule.left_out_of != self._schedule.left_out_of:
             self._differences.clear()
         self._schedule = schedule
         self.interrupt()
@@ -85,7 +85,7 @@ class OverheadMeter:
             self._before, self._bare, self._after = self._after, [], []
 
     def overhead(self) -> Overhead | None:
-        """As a share of the step time; None: not known yet."""
+        """Returns the overhead as a share of the step time; None while it is not known yet."""
         count = len(self._differences)
         if count < ENOUGH:
             return None

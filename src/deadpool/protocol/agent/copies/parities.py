@@ -30,7 +30,7 @@ from deadpool.protocol.effects import (
 )
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import Offered
-from deadpool.protocol.messages import Copies, Copy, Encoded, Parity, Plan, SlotRef, Spoilt
+from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, Parity, Plan, SlotRef
 from deadpool.protocol.seal import Digest, Geometry, Seal
 from deadpool.protocol.topology import Layout
 
@@ -212,8 +212,8 @@ class Parities:
         self._free_if_unwritten(ref, growing)
 
     def _free_if_unwritten(self, ref: SlotRef, growing: Accumulation) -> None:
-        """Under a fence the slot is freed when all streams are cut. What was sent to a parity that is given up, and is
-        still needed, is sent again."""
+        """Frees the slot of a parity that is given up, once nobody writes into it. Under a fence the slot is freed when
+        all streams are cut. What was sent to the parity, and is still needed, is sent again."""
         if not growing.outgrown or growing.writers or self._current.is_fenced:
             return
         del self._growing[ref]
@@ -222,7 +222,7 @@ class Parities:
         if not self._slots.is_expired(growing.version):
             generation, version = self._current.generation, growing.version
             group, rank = growing.target.group, growing.target.group.ranks[growing.target.member]
-            begun_anew = Spoilt(generation=generation, node=self._node, rank=rank, version=version, group=group)
+            begun_anew = CopyLost(generation=generation, node=self._node, rank=rank, version=version, group=group)
             self._out.append(ToCoordinator(message=replace(begun_anew, dropped=True)))
         self.serve_waiting()
 
@@ -259,14 +259,14 @@ class Parities:
         slot.parity = parity
         self._out.append(WriteSeal(slot=ref, copy=copy))
 
-    def drop_spoilt(self, group: CodingGroup, keeper: int, version: Version) -> None:
+    def drop_damaged(self, group: CodingGroup, keeper: int, version: Version) -> None:
         member = group.member_of(keeper)
         if (slot := self._slots.find_parity(group, member, version)) is not None:
             self._slots.parity_of((group, member)).free(slot)
 
 
 def _keepers(plan: Plan, layout: Layout) -> Iterable[tuple[int, Keeper]]:
-    """For every rank that sends pieces to this node: the group, and the member that this node is in it."""
+    """Yields, for every rank that sends pieces to this node, the group and the member that this node is in it."""
     for order in plan.orders if plan.group is not None else ():
         assert plan.group is not None
         group = plan.group.of(order.rank, layout)

@@ -55,21 +55,21 @@ class Pushes:
         self._group: NodeGroup | None = None  # of which the holders are the other members, in its order
         self._layout: Layout | None = None
         self.queues: dict[tuple[int, str], PushQueue] = {}
-        self._spoilt: set[tuple[int, Version]] = set()  # own copies that were dropped since the plan
+        self._damaged: set[tuple[int, Version]] = set()  # own copies that were dropped since the plan
 
     def fence(self) -> None:
         self.queues.clear()
 
     def adopt(self, plan: Plan, layout: Layout) -> None:
         self.holders, self._group, self._layout = plan.holders, plan.group, layout
-        self._spoilt.clear()
+        self._damaged.clear()
 
     def go(self, plan: Plan) -> None:
         """Copies that were lost with a node are replicated anew, floor first, before anything newer."""
         for order in plan.orders:
             for node, version in order.pushes:
                 self._queue(order.rank, node).versions.append(version)
-        for rank, version in sorted(self._spoilt, key=lambda copy: (copy[0], copy[1].number)):
+        for rank, version in sorted(self._damaged, key=lambda copy: (copy[0], copy[1].number)):
             self.abandon(rank, version)
         self.send_next()
 
@@ -82,7 +82,7 @@ class Pushes:
         self.send_next()
 
     def push_again(self, rank: int, node: str, version: Version) -> None:
-        """It goes before anything newer (rule 16, floor first)."""
+        """Sends a version again, before anything newer (rule 16, floor first)."""
         if any(holder.node == node for holder in self.holders):
             queue = self._queue(rank, node)
             queue.repeat = queue.sending is not None and queue.sending[0] == version
@@ -90,13 +90,13 @@ class Pushes:
             self.send_next()
 
     def abandon(self, rank: int, version: Version) -> None:
-        """The node's own copy is spoilt: no holder can get it, and what is newer must not wait for it."""
-        self._spoilt.add((rank, version))
+        """The node's own copy is damaged: no holder can get it, and what is newer must not wait for it."""
+        self._damaged.add((rank, version))
         waiting = [queue for queue in self.queues.values() if queue.rank == rank and version in queue.versions]
         for queue in waiting:
             queue.versions.remove(version)
         if waiting:
-            self._report_missed(rank, version, Miss.SPOILT, "its copy is spoilt")
+            self._report_missed(rank, version, Miss.DAMAGED, "its copy is damaged")
         self.send_next()
 
     def _queue(self, rank: int, node: str) -> PushQueue:
@@ -178,11 +178,11 @@ class Pushes:
         self.send_next()
 
     def _gives_up(self, queue: PushQueue, version: Version, refusal: Refusal | None) -> bool:
-        """What a rollback would need is offered for ever: nothing newer may go to a holder that lacks it. A spoilt copy
+        """What a rollback would need is offered for ever: nothing newer may go to a holder without it. A damaged copy
         is the exception: no rollback can use it, and only something newer helps."""
         permit = self._slots.permit
         is_floor = permit is not None and version == permit.watermark
-        return queue.failures >= PUSH_ATTEMPTS and (refusal is Refusal.NOT_AS_SEALED or not is_floor)
+        return queue.failures >= PUSH_ATTEMPTS and (refusal is Refusal.DAMAGED or not is_floor)
 
     def _report_missed(self, rank: int, version: Version, cause: Miss, reason: str) -> None:
         generation, number = self._current.generation, version.number

@@ -241,8 +241,8 @@ class Slots:
             self.own_of(order.rank)
         self._release_reservations({order.rank for order in plan.orders})
 
-    def drop_spoilt(self, rank: int, version: Version) -> None:
-        """A copy whose bytes are not as sealed counts as none. Where a node held copies of a rank before it became its
+    def drop_damaged(self, rank: int, version: Version) -> None:
+        """A copy whose bytes are damaged counts as none. Where a node held copies of a rank before it became its
         home (rule 30, carried ranks) it has two, and the one that was read is the rank's own: the other stays."""
         found = ((rank_slots, rank_slots.find(version)) for rank_slots in self.of(rank))
         for rank_slots, slot in found:
@@ -293,8 +293,8 @@ class Slots:
             self._release_if_empty(self.own[rank])
 
     def release_former_holdings(self) -> None:
-        """Of ranks whose copies go to other nodes by now. Rule 17 (placement by seat): a former holder keeps the floor
-        until a permit frees it."""
+        """Releases slots of ranks whose copies go to other nodes by now. Rule 17 (placement by seat): a former holder
+        keeps the floor until a permit frees it."""
         for rank in [rank for rank in self.held if rank not in self._holds]:
             self._release_if_empty(self.held[rank])
         for keeper in [keeper for keeper in self.parity if keeper not in self._keeps]:

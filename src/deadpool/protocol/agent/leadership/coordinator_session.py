@@ -114,7 +114,9 @@ class CoordinatorSession:
         self._state.trainers.tell_seated(order)
 
     def proceed(self) -> None:
-        """Also when the coordinator that asked them to stand is gone: no other one knows the reason."""
+        """Lets trainers that stand go on, also when the coordinator that asked them to stand is gone: no other one
+        knows the reason.
+        """
         if self._standing:
             self._standing = False
             self._state.trainers.tell_seated(Proceed(generation=self._state.current.generation))

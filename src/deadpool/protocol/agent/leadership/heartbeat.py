@@ -135,7 +135,7 @@ class Heartbeats:
         return True
 
     def _is_idle(self, trainer: Trainer, now: float) -> bool:
-        """Not if something outside the job may let it go on."""
+        """Tells whether a trainer is idle, which it is not if something outside the job may let it go on."""
         if trainer.activity in (Activity.ACTIVE, Activity.OUTSIDE) or trainer.waits_for:
             return False
         return now - trainer.activity_changed >= IDLE_S

@@ -27,6 +27,8 @@ class TermGuard:
                 return term == promise.term
 
     def promise(self, welcome: Welcome) -> None:
-        """Before anything is reported to it: from here on no order of an older term may change what is reported."""
+        """Promises a term before anything is reported to its coordinator: from then on no order of an older term may
+        change what is reported.
+        """
         self.record.promise = Promise(term=welcome.term, to=welcome.by)
         self.liveness.on_welcome(welcome.settings)

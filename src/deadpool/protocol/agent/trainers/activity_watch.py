@@ -44,7 +44,7 @@ class ActivityWatch:
                 self._end(trainer)
 
     def _stopped(self) -> list[Trainer]:
-        """Only those with a rank: nobody waits for the others."""
+        """Returns the stopped trainers that have a rank: nobody waits for the others."""
         return [t for t in self._state.trainers.seated() if t.activity is Activity.STOPPED and not t.killed]
 
     def _end(self, trainer: Trainer) -> None:

@@ -43,7 +43,7 @@ class Readiness:
         self.forget()
 
     def forget(self) -> None:
-        """At a fence: what was gathered is of a generation that is over."""
+        """Forgets, at a fence, what was gathered: it is of a generation that is over."""
         self._prepared, self._connected = Gathered[Prepared](), Gathered[Connected]()
 
     def begin(self, plan: Plan) -> None:

@@ -20,13 +20,13 @@ class NodeRecordings:
         self._from_coordinator.clear()
 
     def on_coordinator_recording(self, recording: Recording) -> None:
-        """It is of the start that the job goes on from."""
+        """Keeps a recording that the coordinator has sent. It is of the start that the job goes on from."""
         self._from_coordinator.add(recording.rank)
         self._coordinator_has.add(recording.rank)
         self.keep(recording)
 
     def on_own_recording(self, recording: Recording) -> None:
-        """From a trainer that is seated here. The coordinator is told it too."""
+        """Keeps a recording of a trainer that is seated here. The coordinator is told it too."""
         self._coordinator_has.add(recording.rank)
         self.keep(recording)
 
@@ -39,8 +39,9 @@ class NodeRecordings:
         return self._of_rank.get(rank)
 
     def unknown_to_coordinator(self, ranks: Iterable[int]) -> list[Recording]:
-        """It is going to be told these. A coordinator that took over has no recording of a rank whose node was lost
-        with the coordinator before it; a spare that rehearsed the rank has."""
+        """Returns the recordings that the coordinator does not have, and counts them as told. A coordinator that took
+        over has no recording of a rank whose node was lost with the coordinator before it; a spare that rehearsed the
+        rank has."""
         unknown = [self._of_rank[rank] for rank in ranks if rank in self._of_rank and rank not in self._coordinator_has]
         self._coordinator_has.update(recording.rank for recording in unknown)
         return unknown
@@ -75,7 +76,7 @@ class NodeRecordings:
         self._trainers.tell(trainer, order)
 
     def send_to(self, trainer: Trainer) -> None:
-        """It has to precede the order to be that rank, on the same link."""
+        """Sends a trainer the recording of its rank. It has to precede the order to be that rank, on the same link."""
         if trainer.rank in self._of_rank:
             self._send(trainer, self._of_rank[trainer.rank])
 

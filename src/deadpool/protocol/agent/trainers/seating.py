@@ -67,7 +67,7 @@ class Seating:
                 self._trainers.start()
 
     def _seat(self, order: RankOrder, plan: Plan) -> None:
-        trainer = self._trainers.holder_of(order.rank)
+        trainer = self._trainers.trainer_of(order.rank)
         if trainer is None:
             trainer = self._trainers.take_for(order.rank)
             trainer.state, trainer.rank = TrainerState.SEATED, order.rank
@@ -178,7 +178,7 @@ class Seating:
     def _restore_if_ready(self, order: RankOrder, plan: Plan, resume: Version) -> None:
         """Once per plan, as soon as both the process and the resume version are here. A process that stands at the
         version loads the node's sealed copy too: live memory stays only without one (rule 9, clean live state)."""
-        trainer = self._trainers.holder_of(order.rank)
+        trainer = self._trainers.trainer_of(order.rank)
         if trainer is None or trainer.store is None or trainer.restored_in == plan.generation:
             return
         slot = self._copies.find_own(order.rank, resume)

@@ -19,6 +19,7 @@ from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.messages import (
     Captured,
     Connected,
+    CopyLost,
     Declare,
     DeviceLost,
     Digested,
@@ -38,7 +39,6 @@ from deadpool.protocol.messages import (
     Recording,
     Rehearse,
     Report,
-    Spoilt,
     Standing,
     Stepped,
     TrainerHello,
@@ -52,7 +52,7 @@ START_ATTEMPTS = 3
 
 SeatedMessage = (
     Recording | Declare | Captured | Missed | Halted | Prepared | Connected | Stepped | Paused | Waits | Standing
-    | Finished | GroupsDestroyed | Exits | Pong | Hung | Digested | Spoilt | Durable
+    | Finished | GroupsDestroyed | Exits | Pong | Hung | Digested | CopyLost | Durable
 )  # fmt: skip
 """What counts only from a trainer that has a seat."""
 
@@ -154,11 +154,11 @@ class TrainerNews:
                 trainer.halting, trainer.live = False, live
                 self._free_grants(trainer)
                 self._unwinding.acknowledge_if_frozen()
-            case Spoilt(rank=spoilt, version=version):
-                self._copies.drop_spoilt(spoilt, version)
+            case CopyLost(rank=damaged, version=version):
+                self._copies.drop_damaged(damaged, version)
                 state.tell_coordinator(replace(message, node=state.node))
                 reason = f"this node's copy of {version} is not as it was sealed"
-                self._seating.report_lost(rank, FaultKind.SPOILT, reason)
+                self._seating.report_lost(rank, FaultKind.DAMAGED, reason)
             case Prepared() if unfenced:
                 trainer.has_state = True
                 self._seating.readiness.on_prepared(message, trainer.further_ranks)
@@ -202,7 +202,7 @@ class TrainerNews:
         self._state.report_trainers()
 
     def _leave(self, trainer: Trainer, reason: str) -> None:
-        """As long as this node is there, the job counts on it."""
+        """Ends this node: as long as it is there, the job counts on it."""
         state = self._state
         state.tell_coordinator(TrainerLost(generation=None, trainer=trainer.name, rank=None, reason=reason))
         state.end(EndCause.UNFIT, f"node {state.node} cannot take part in this job: {reason}", failed=True)

@@ -63,7 +63,7 @@ class Trainer:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those whose work it does, if it has a seat: its own first."""
+        """The ranks whose work it does, if it has a seat: its own first."""
         return () if self.rank is None else (self.rank, *self.further_ranks)
 
     def take_back_release(self) -> None:
@@ -75,7 +75,7 @@ class Trainer:
         return self.live is not None and self.live.clean and self.live.version == version
 
     def idle_s(self, now: float) -> float:
-        """For how long it has done nothing at all."""
+        """Returns for how long the trainer has done nothing at all."""
         return 0.0 if self.activity is Activity.ACTIVE else now - self.activity_since
 
     def info(self) -> TrainerInfo:
@@ -119,7 +119,7 @@ class NodeTrainers:
         return self.by_name.pop(name, None)
 
     def kill(self, trainer: Trainer, reason: str) -> None:
-        """It counts as one of the node's trainers until its process has ended."""
+        """Kills a trainer. It counts as one of the node's trainers until its process has ended."""
         trainer.killed = True
         self._out.append(KillTrainer(trainer=trainer.name, reason=reason))
 
@@ -169,7 +169,7 @@ class NodeTrainers:
 
     # --- which one ---------------------------------------------------------------------------------------------------
 
-    def holder_of(self, rank: int) -> Trainer | None:
+    def trainer_of(self, rank: int) -> Trainer | None:
         return next((t for t in self.seated() if t.rank == rank), None)
 
     def seated(self) -> Iterator[Trainer]:

@@ -60,7 +60,7 @@ class Unwinding:
         self.acknowledge_if_frozen()
 
     def report_hung(self, rank: int, found: str) -> None:
-        """It goes to the coordinator with the next acknowledgement."""
+        """Notes a rank that hangs. The coordinator is told it with the next acknowledgement."""
         self._hung.append((rank, found))
 
     def acknowledge_if_frozen(self) -> None:
@@ -106,8 +106,8 @@ class Unwinding:
             self._replace_halting()
 
     def _idle(self) -> list[Trainer]:
-        """Those that were told to come to rest, and neither do so nor anything else. A rank whose data is late comes to
-        rest when it has come."""
+        """Returns the trainers that were told to halt, and neither halt nor do anything else. A rank that waits for
+        data halts once the data has come, so it does not count."""
         halting = [t for t in self._halting() if t.has_state]
         return [t for t in halting if t.activity in WAITS and t.waits_for != WAITS_FOR_DATA]
 

@@ -1,7 +1,7 @@
 """How long a node's ranks work in a step, without the time in which they wait for other ranks.
 
-What a trainer measures of a single step is a rough estimate, because it samples. So steps are put together into chunks
-of at least CHUNK_S, and the median of the last chunks is reported: one long step, or one bad sample, does not move it.
+What a trainer measures of a single step is a rough estimate, because it samples. So steps are put together into spans
+of at least SPAN_S, and the median of the last spans is reported: one long step, or one bad sample, does not move it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.messages import Stepped, WorkTime
 
-CHUNK_S = 2.0
+SPAN_S = 2.0
 WINDOW = 12
 ENOUGH = 3
-"""The median is over at most WINDOW chunks, and is not reported of fewer than ENOUGH."""
+"""The median is over at most WINDOW spans, and is not reported of fewer than ENOUGH."""
 
 
 @dataclass(slots=True)
-class _Chunk:
+class _Span:
     steps: int = 0
     step_s: float = 0.0
     waited_s: float = 0.0
@@ -27,19 +27,19 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _RankWorkTime:
-    open: _Chunk = field(default_factory=_Chunk)
+    open: _Span = field(default_factory=_Span)
     step_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     own_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def add(self, step_s: float, waited_s: float) -> None:
-        chunk = self.open
-        chunk.steps += 1
-        chunk.step_s += step_s
-        chunk.waited_s += waited_s
-        if chunk.step_s >= CHUNK_S:
-            self.step_s.append(chunk.step_s / chunk.steps)
-            self.own_s.append(max(0.0, chunk.step_s - chunk.waited_s) / chunk.steps)
-            self.open = _Chunk()
+        span = self.open
+        span.steps += 1
+        span.step_s += step_s
+        span.waited_s += waited_s
+        if span.step_s >= SPAN_S:
+            self.step_s.append(span.step_s / span.steps)
+            self.own_s.append(max(0.0, span.step_s - span.waited_s) / span.steps)
+            self.open = _Span()
 
 
 class WorkTimes:
@@ -47,7 +47,7 @@ class WorkTimes:
         self._ranks: dict[int, _RankWorkTime] = {}
 
     def clear(self) -> None:
-        """At a fence: other nodes may take these ranks."""
+        """Forgets all times at a fence: other nodes may take these ranks."""
         self._ranks.clear()
 
     def on_stepped(self, rank: int, news: Stepped) -> None:

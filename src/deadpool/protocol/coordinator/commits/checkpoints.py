@@ -22,13 +22,13 @@ from deadpool.protocol.messages import (
 )
 
 RETRY_S = 60.0
-"""After a failed write; sooner where checkpoints are more frequent than that."""
+"""The time after a failed write until the next; it is less where checkpoints are more frequent than that."""
 READ_ATTEMPTS = 3
 """Recoveries that may fail because one checkpoint cannot be read. A store may fail for a moment, but damage stays."""
 OLDER_ONES = 2
 """Older checkpoints that are remembered beside the newest one."""
 LATE_SHARE = 0.1
-"""Of the time limit: a write that takes longer is reported, since its store may hang."""
+"""The share of the time limit after which a write is reported, since its store may hang."""
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class Checkpoints:
             self._write.began += seconds
 
     def advance(self, now: float) -> None:
-        """After every input."""
+        """Checks the write under way, or begins one that is due, after every input."""
         if self._settings is None:
             return
         if self._write is not None:

@@ -20,7 +20,7 @@ from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.topology import Layout, Schedule
 
 TRIAL_COMMITS = 10
-"""So many versions have to be committed before a claim of replication counts as having been true."""
+"""The number of versions that have to be committed before a claim of replication counts as having been true."""
 
 
 class Commits:
@@ -157,12 +157,12 @@ class Commits:
         return self._advance(version)
 
     def lose_copy(self, rank: int, node: str, version: Version) -> None:
-        """It was counted, and is spoilt."""
+        """Removes a damaged copy that was counted."""
         self._count_in()
         self.ledger.remove(rank, node, version)
 
     def lose_parity(self, group: CodingGroup, keeper: int, node: str, version: Version) -> bool:
-        """The parity that the node of this rank keeps is spoilt, or has no room any more. False: ranks are coded in
+        """The parity that the node of this rank keeps is damaged, or has no room any more. False: ranks are coded in
         other groups by now."""
         self._count_in()
         if not self.ledger.is_coded_in(group, keeper):
@@ -230,9 +230,11 @@ class Commits:
 
     @property
     def schedule(self) -> Schedule:
-        """For a plan: every rank begins with it at the resume version, wherever it was to begin before."""
+        """Returns the schedule for a plan: every rank begins with it at the resume version, wherever it was to begin
+        before.
+        """
         newest = self.timetable.newest
-        return Schedule(every=newest.every, rests=newest.rests)
+        return Schedule(every=newest.every, left_out_of=newest.left_out_of)
 
     def reschedule(self, schedule: Schedule) -> None:
         """Rule 4, every rank captures the same versions: the schedule begins at one that no rank has reached yet. The
@@ -249,7 +251,7 @@ class Commits:
     # --- the permit ---------------------------------------------------------------------------------------------------
 
     def _renew_permit(self) -> None:
-        """It may pass more versions than it did."""
+        """Renews the permit, which may then pass more versions than it did."""
         self._set_permit(self.permit.watermark, self.permit.keep_from)
 
     def _set_permit(self, watermark: Version | None, keep_from: int) -> None:

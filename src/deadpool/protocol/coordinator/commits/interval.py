@@ -33,11 +33,13 @@ from deadpool.protocol.topology import LEFT_OUT, Schedule
 MARGIN = 1.5
 """How much room the narrower interval has to leave before it is tried."""
 ROOM_COMMITS = 4
-"""For so many committed versions there has to be that margin; for at most ROOM_COMMITS_MAX after failed attempts."""
+"""The number of committed versions for which there has to be that margin; at most ROOM_COMMITS_MAX after failed
+attempts.
+"""
 ROOM_COMMITS_MAX = 64
 MISSES = 3
-"""So many versions missed in a row, for want of a slot or of time, widen the interval. Where ranks miss different
-versions nothing is committed, so no commit time is measured that could widen it."""
+"""The number of versions missed in a row, for want of a slot or of time, that widens the interval. Where ranks miss
+different versions nothing is committed, so no commit time is measured that could widen it."""
 LEAD_STEPS = 3
 """Rule 4, every rank captures the same versions: a schedule begins more than two steps after the newest one that was
 reported."""
@@ -192,8 +194,8 @@ class IntervalController:
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
         detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason}
         self._job.out.emit("capture_interval", **detail)
-        rests = self._commits.timetable.newest.rests
-        self._commits.reschedule(Schedule(every=change.every, start=start, rests=rests))
+        left_out_of = self._commits.timetable.newest.left_out_of
+        self._commits.reschedule(Schedule(every=change.every, start=start, left_out_of=left_out_of))
 
     def _all_passed_the_last_change(self, seated: list[Member]) -> bool:
         steps = [step for member in seated for step in member.steps.values()]

@@ -36,7 +36,7 @@ class Ledger:
         self._wanted = self.placement.count(self.layout)
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
-        """Also where it holds parity."""
+        """Tells whether the node holds copies of the rank, or parity."""
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
 
     def add_sealed(self, copy: Copy) -> None:
@@ -75,7 +75,7 @@ class Ledger:
         places.update((rank, node) for rank in ranks if self._is_holder_of(rank, node))
 
     def add_parity(self, parity: Parity, node: str) -> None:
-        """Of an inventory: it counts if the group is still the one that the ranks are coded in."""
+        """Counts a parity of an inventory, if the group is still the one that the ranks are coded in."""
         position = self.layout.position_of(parity.keeper)
         if self.is_coded_in(parity.group, parity.keeper) and self.nodes[position] == node:
             self.add_encoded(parity.ranks, node, parity.version)

@@ -94,7 +94,9 @@ class Election:
         )
 
     def is_decided(self, now: float) -> bool:
-        """It is elected, and waits for no more reports: a node that has not reported by now is lost as usual."""
+        """Tells whether the coordinator is elected and waits for no more reports: a node that has not reported by now
+        is lost as usual.
+        """
         if not self._is_enough({node: report.footing for node, report in self.reports.items()}):
             self.decides_at = None
             return False

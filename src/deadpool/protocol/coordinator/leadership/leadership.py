@@ -41,7 +41,7 @@ from deadpool.protocol.messages import Alive, Heartbeat, Join, Shutdown, Welcome
 FIRST_TERM = 1
 ALIVE = Alive()
 PULSE_SHARE = 0.35
-"""Of the silence after which nodes would call another coordinator: two pulses may be late."""
+"""The share of the silence after which nodes would call another coordinator: two pulses may be late."""
 
 
 class Leadership:
@@ -93,7 +93,7 @@ class Leadership:
         return effects
 
     def _on_message(self, said: FromAgent, now: float) -> list[CoordinatorEffect]:
-        """While it leads."""
+        """Handles a message while this coordinator leads."""
         if isinstance(said.message, Join):
             return self._on_join(said.node, said.message, now)
         effects = self.coordinator.step(said, now=now)
@@ -123,8 +123,8 @@ class Leadership:
     # --- while it leads -----------------------------------------------------------------------------------------------
 
     def _pulse(self, node: str, effects: list[CoordinatorEffect], now: float) -> None:
-        """Often enough for the node to go on listening, and not at every heartbeat: to write is most of what one
-        costs."""
+        """Tells a node that this coordinator lives, often enough for the node to go on listening, and not at every
+        heartbeat: to write is most of what one costs."""
         if now - self._pulsed.get(node, -math.inf) >= self._pulse_s and node in self.coordinator.members:
             self._pulsed[node] = now
             effects.append(ToAgent(node=node, term=self.coordinator.term, message=ALIVE))

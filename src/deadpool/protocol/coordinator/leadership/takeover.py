@@ -96,8 +96,8 @@ class RecoveredView:
 
     @property
     def _newest_permitted(self) -> TakeoverReport | None:
-        """Of a node that has heard the newest permit. Permits are in one order: each keeps no less than the one
-        before."""
+        """Returns the report of a node that has heard the newest permit. Permits are in one order: each keeps no less
+        than the one before."""
         permitted = [report for report in self.reports.values() if report.permit is not None]
         return max(permitted, key=_age_of_permit, default=None)
 
@@ -115,7 +115,7 @@ class RecoveredView:
 
     @property
     def scheme(self) -> Scheme | None:
-        """Of the newest plan; the coordinator that made it may have chosen another than the user's."""
+        """The scheme of the newest plan; the coordinator that made it may have chosen another than the user's."""
         return next((report.scheme for report in self._seated if report.footing.planned == self.plan), None)
 
     @property
@@ -247,7 +247,9 @@ def _placement(
     joins: Mapping[str, Join],
     reports: Mapping[str, TakeoverReport],
 ) -> Placement:
-    """As the nodes were told it. Where one node is missing it is made anew: without racks it comes out the same."""
+    """Returns the placement as the nodes were told it. Where one node is missing it is made anew: without racks it
+    comes out the same.
+    """
     footings = [reports[node].footing if node is not None else None for node in seats]
     by_plan = [f is not None and (f.planned, f.position) == (plan, index) for index, f in enumerate(footings)]
     known = [node for node, seated in zip(seats, by_plan, strict=True) if node is not None and seated]

@@ -67,12 +67,12 @@ class Drain:
     stays: bool = False  # `node` keeps the ranks of its own position, and gives those of further ones to spares
 
     def facts(self) -> dict[str, Any]:
-        """For status."""
+        """Describes the drain for status."""
         return {"node": self.node, "stage": self.stage.value, "successor": self.successor, "version": self.number}
 
 
 class Drains:
-    """At most one node is drained at a time."""
+    """Drains nodes, no more than one at a time."""
 
     def __init__(self, job: JobState, rehearsals: Rehearsals) -> None:
         self._job, self._rehearsals = job, rehearsals
@@ -138,7 +138,9 @@ class Drains:
             self._choose_version(drain, number)
 
     def _choose_version(self, drain: Drain, passed: int) -> None:
-        """Not one that the permit has passed already: captures of it would be thrown away."""
+        """Chooses the version at which ranks stand. It is none that the permit has passed already: captures of it would
+        be thrown away.
+        """
         commits = self._job.commits
         drain.number = max(passed + AHEAD_STEPS, commits.permit.keep_from)
         drain.standing.clear()
@@ -192,8 +194,8 @@ class Drains:
         return self._has_rehearsed(self._job.members[drain.successor], drain.position)
 
     def _has_rehearsed(self, successor: Member, position: int) -> bool:
-        """Its ranks are rehearsed, or no trainer there can rehearse anything. A trainer that is parked for another rank
-        may not have heard yet which rank it is to rehearse now."""
+        """Tells whether the successor's ranks are rehearsed, or no trainer there can rehearse anything. A trainer that
+        is parked for another rank may not have heard yet which rank it is to rehearse now."""
         parked = {trainer.rank for trainer in successor.trainers if trainer.state == "parked"}
         can_rehearse = any(trainer.state in _CAN_REHEARSE for trainer in successor.trainers)
         hopeless = bool(successor.trainers) and not can_rehearse
@@ -217,13 +219,15 @@ class Drains:
     # --- fence, plan, the end -----------------------------------------------------------------------------------------
 
     def on_fence(self) -> None:
-        """For the drain or for a fault: no rank stands any more, and the plan decides where the ranks go."""
+        """Takes note of a fence, for the drain or for a fault: no rank stands any more, and the plan decides where the
+        ranks go.
+        """
         if self.current is not None:
             self.current.stage, self.current.deadline = DrainStage.MOVING, None
             self._keep_needed_seat(self.current)
 
     def _keep_needed_seat(self, drain: Drain) -> None:
-        """After further losses no node gives up a seat without which a plan would have no majority."""
+        """Keeps, after further losses, a seat without which a plan would have no majority."""
         member = self._job.members.get(drain.node) if drain.node is not None else None
         if member is not None and member.position is not None and not self._job.has_majority_without(member):
             self.give_up("too few of the nodes that ran would be left")

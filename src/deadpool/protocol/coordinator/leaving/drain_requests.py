@@ -70,7 +70,7 @@ class DrainRequests:
     # --- after every input --------------------------------------------------------------------------------------------
 
     def grant_leaves(self, now: float) -> None:
-        """Before anything else may move ranks."""
+        """This comes before anything else may move ranks."""
         if self._job.leave_requests:
             self._grant_leave(now)
 

@@ -40,7 +40,7 @@ class Ending:
         self._after_writing = (cause, reason, failed)
 
     def end_if_written(self) -> None:
-        """After a write has begun that was asked for."""
+        """Ends the job once a write has begun that was asked for."""
         if self._after_writing is not None and not self._checkpoints.is_writing:
             cause, reason, failed = self._after_writing
             self.end(cause, reason, failed=failed)
@@ -141,7 +141,7 @@ class SalvageProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemainingCopy:
-    """It would be lost with the job."""
+    """A copy that would be lost with the job."""
 
     node: str
     rank: int
@@ -149,7 +149,7 @@ class RemainingCopy:
 
 
 def remaining_copies(view: ClusterView) -> tuple[RemainingCopy, ...]:
-    """Of the version that most ranks have, and of those the newest: one sealed copy of each rank that has one."""
+    """Returns a sealed copy of each rank that has one, of the version that most ranks have, and of those the newest."""
     index = index_inventories(view)
     ranks = range(view.layout.world_size)
     best = max(

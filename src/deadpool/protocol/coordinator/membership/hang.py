@@ -162,7 +162,7 @@ class HangDetector:
 
     @property
     def first_limit_s(self) -> float:
-        """While some process has not completed its first step."""
+        """Returns the limit while some process has not completed its first step."""
         return self._given_s or max(self.limit_s, HANG_FIRST_STEPS * (self._slowest_first_s or 0.0))
 
     def start(self, now: float, *, from_go: bool = True) -> None:
@@ -178,7 +178,7 @@ class HangDetector:
         self._since += seconds
 
     def on_steps(self, steps: Iterable[tuple[int, int]], now: float) -> None:
-        """Of some ranks. It is progress if any of them is elsewhere than it was."""
+        """Takes note of the steps of some ranks. It is progress if any of them is elsewhere than it was."""
         known = self._steps
         news = [(rank, step) for rank, step in steps if known.get(rank) != step]
         if not news:
@@ -197,7 +197,7 @@ class HangDetector:
             self._furthest, self._idle_hangs = furthest, 0
 
     def on_idle(self, ranks: Iterable[int], *, waiting: Iterable[int], idle: Iterable[int]) -> None:
-        """Of `ranks`, these wait for others, these do nothing, and the rest is busy."""
+        """Takes note of which of `ranks` wait for others and which do nothing. The rest is busy."""
         ranks = list(ranks)
         self._waiting.difference_update(ranks)
         self._waiting.update(waiting)

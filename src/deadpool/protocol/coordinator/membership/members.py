@@ -55,7 +55,7 @@ class Member:
         return self.position is None and not self.leaving
 
     def ranks(self, layout: Layout) -> tuple[int, ...]:
-        """Those whose home this node is, also those that have no process of their own."""
+        """Returns the ranks whose home this node is, also those that have no process of their own."""
         positions = () if self.position is None else (self.position, *self.further_positions)
         return tuple(rank for position in positions for rank in layout.ranks_at(position))
 
@@ -95,7 +95,9 @@ class SilentNodes:
         self._given_up = False
 
     def fell_silent(self, node: str) -> None:
-        """Or it said that it calls another coordinator. In neither case is it known to be dead."""
+        """Takes note of a node that fell silent, or that said that it calls another coordinator. In neither case is it
+        known to be dead.
+        """
         if node not in self._silent:
             self._silent.append(node)
         self._given_up = False
@@ -150,6 +152,6 @@ def steps_lost(members: Iterable[Member], resume: Version | None) -> int:
 
 
 def natural_order(name: str) -> tuple[str, int]:
-    """For sorting: n2 before n10."""
+    """Returns a key for sorting that puts n2 before n10."""
     digits = len(name) - len(name.rstrip("0123456789"))
     return (name[: len(name) - digits], int(name[len(name) - digits :] or 0))

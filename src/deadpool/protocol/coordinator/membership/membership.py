@@ -108,8 +108,8 @@ class Membership:
                 self.lose_node(node, f"node {node} {what}", now)
 
     def on_unavailable(self, member: Member, reason: str, now: float) -> None:
-        """Its machine serves another job (rule 31, one job per machine). Whether or not a plan counted on it, it is no
-        fault of the machine."""
+        """Handles a node whose machine serves another job (rule 31, one job per machine). Whether or not a plan counted
+        on it, it is no fault of the machine."""
         if member.position is None and self._job.phase is not Phase.SALVAGING:
             self.dismiss(member, reason, now)
         else:

@@ -27,13 +27,13 @@ ANSWERS_IN_S = 3.0
 """A node that does not answer a probe for so long does not answer. It needs half of that where it reaches no one."""
 
 SILENT_SHARE = 0.5
-"""Of the node timeout. A node that was heard later than that is not silent, whatever others say of it."""
+"""The share of the node timeout below which a node that was heard is not silent, whatever others say of it."""
 
 NEXT_ROUND_S, LAST_ROUND_S = 1.0, 30.0
-"""Between two rounds that find nothing new. Once all peers were tried the time doubles."""
+"""The time between two rounds that find nothing new. Once all peers were tried the time doubles."""
 
 WELL_S = 10.0
-"""Between two rounds while the job runs well."""
+"""The time between two rounds while the job runs well."""
 
 PEERS = 32
 """Nodes that one node tries in a round. In a larger job it tries other ones in each round, until it has tried all."""
@@ -116,7 +116,7 @@ class Reachability:
 
     @property
     def _draws(self) -> int:
-        """After so many rounds every node has tried all others."""
+        """Returns the number of rounds after which every node has tried all others."""
         count = self._nodes
         return 1 if count - 1 <= PEERS else -(-(count // 2) // (PEERS // 2))
 
@@ -148,7 +148,9 @@ class Reachability:
         return self._give_up_nodes(confirmed, now) if confirmed else []
 
     def _found(self) -> set[Pair]:
-        """In this round: both say so, or one does and nothing is heard from the other."""
+        """Returns the pairs that were found in this round: both say so, or one does and nothing is heard from the
+        other.
+        """
         found = set()
         for node, unreachable in self._said.items():
             for other in unreachable:
@@ -163,8 +165,8 @@ class Reachability:
     # --- what follows -------------------------------------------------------------------------------------------------
 
     def _give_up_nodes(self, pairs: set[Pair], now: float) -> list[CutOff]:
-        """As few as possible, and only if the job can then go on: half of a cure would cost a spare for nothing. A node
-        that is silent is left to the node timeout for a while."""
+        """Gives up as few nodes as possible, and only if the job can then go on: half of a cure would cost a spare for
+        nothing. A node that is silent is left to the node timeout for a while."""
         job = self._job
         silent = {name for pair in pairs for name in pair if name not in self._said}
         chosen = cover(pairs, first=silent)

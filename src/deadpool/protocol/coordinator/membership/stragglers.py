@@ -47,7 +47,7 @@ class Straggler:
         return f"works {self.factor:.1f} times as long at a step as the other nodes: {seconds}"
 
     def facts(self) -> dict[str, Any]:
-        """For status and events."""
+        """Describes the straggler for status and events."""
         seconds = {"own_s": self.own_s, "usual_s": self.usual_s, "step_s": self.step_s}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
         return {"factor": round(self.factor, 2) if self.usual_s > 0 else None, **rounded}
@@ -79,7 +79,9 @@ class StragglerWatch:
         return max(self.known.values(), key=lambda straggler: straggler.factor, default=None)
 
     def _slow_now(self, seats: Sequence[str]) -> dict[str, Straggler]:
-        """By node. Only suspects are compared closely: there may be thousands of nodes, and none of them slow."""
+        """Returns the slow nodes by name. Only suspects are compared closely: there may be thousands of nodes, and none
+        of them slow.
+        """
         work_times, ranks_at = self.work_times, self._layout.ranks_at
         own_s = [work_times[rank].own_s for rank in range(self._layout.world_size)]
         busiest_s = [max(own_s[ranks.start : ranks.stop]) for ranks in map(ranks_at, range(len(seats)))]
@@ -90,7 +92,7 @@ class StragglerWatch:
         return {each.node: each for each in found if each.is_slow}
 
     def _compare_node(self, node: str, ranks: range, ordered: list[float]) -> Straggler:
-        """With what is usual on the other nodes."""
+        """Compares a node with what is usual on the other nodes."""
         work = max((self.work_times[rank] for rank in ranks), key=lambda work: work.own_s)
         usual_s = _median_without(ordered, work.own_s)
         return Straggler(node=node, rank=work.rank, own_s=work.own_s, usual_s=usual_s, step_s=work.step_s)

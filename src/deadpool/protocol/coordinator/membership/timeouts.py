@@ -86,7 +86,7 @@ class HeartbeatTimeout:
         self._none_before = None
 
     def next_check(self, members: Mapping[str, Member]) -> float | None:
-        """When it is worth looking again."""
+        """Returns when it is worth looking again."""
         if not members:
             self._none_before = None
         elif self._none_before is None:

@@ -63,7 +63,7 @@ class FailureRates:
 
     @property
     def nodes(self) -> list[str]:
-        """Those that have failed, in the order of their first failure."""
+        """Returns the nodes that have failed, in the order of their first failure."""
         return list(dict.fromkeys(each.node for each in self._failures))
 
     def per_hour(self, node: str, rack: str | None, now: float) -> float:

@@ -1,1 +1,1 @@
-"""From a fault over the fence and the plan to the first step after it."""
+"""The way from a fault over the fence and the plan to the first step after it."""

@@ -135,8 +135,9 @@ class RetryLimit:
         self.given_up: str | None = None  # why the job is not to be planned again
 
     def is_exceeded_by(self, fault: ObservedFault, *, one_more: bool) -> bool:
-        """With `one_more` the fault is a retry of its own. A node that is lost in a recovery is part of the same
-        retry, unless it is the same node again: it has come back then, and this could go on for ever."""
+        """Counts a fault, and tells whether the limit is exceeded. If `one_more` is set the fault is a retry of its
+        own. A node that is lost in a recovery is part of the same retry, unless it is the same node again: it has come
+        back then, and this could go on for ever."""
         self._forget_before_commit()
         again = fault.node is not None and any(fault.node == earlier.node for earlier in self._faults)
         self._retries += one_more or again
@@ -147,7 +148,7 @@ class RetryLimit:
         self.given_up = self._report()
 
     def name_hung_rank(self, node: str, rank: int, found: str) -> None:
-        """It is at fault for the hang that was the last fault."""
+        """Names the rank that is at fault for the hang that was the last fault."""
         if self._faults and not self._faults[-1].ranks:
             hang = self._faults[-1]
             self._faults[-1] = replace(hang, node=node, ranks=(rank,), reason=f"hung, {found}")
@@ -163,7 +164,7 @@ class RetryLimit:
         return None
 
     def _report(self) -> str:
-        """For the people who have to find out why: which faults, which ranks, what to do now."""
+        """Tells the people who have to find out why: which faults, which ranks, what to do now."""
         hits = Counter(rank for fault in self._faults for rank in fault.ranks)
         often = [rank for rank, count in sorted(hits.items()) if count > 1]
         suspects = f"; hit more than once: {_named('rank', often)}" if often else ""

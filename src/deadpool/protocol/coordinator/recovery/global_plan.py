@@ -30,11 +30,11 @@ class Seats:
 
     @property
     def process_positions(self) -> dict[str, int]:
-        """By node: the position whose ranks have their processes there."""
+        """The nodes, each with the position whose ranks have their processes there."""
         return {node: position for position, node in enumerate(self.nodes)}
 
     def moved(self, nodes: Iterable[NodeView]) -> Collection[str]:
-        """Of nodes that stay: those whose processes go on as other ranks, so that their live state counts for none."""
+        """Nodes that stay, but whose processes go on as other ranks, so that their live state counts for none."""
         return ()
 
     def refusal_without_version(self) -> NoPlan | None:
@@ -42,17 +42,17 @@ class Seats:
         return None
 
     def place(self, view: ClusterView, racks: Sequence[Rack], scheme: Scheme) -> Placement:
-        """After a plan whose seats were not full copies are placed as if they had never been placed: two positions of
+        """Places copies. After a plan whose seats were not full they are placed as if they had never been placed: two positions of
         one node had the same holders."""
         known = view.placement if view.before is None or view.before.seating.is_full else NO_PLACEMENT
         return place(racks, scheme, known, view.extra_holders)
 
     def further_orders(self, layout: Layout, position: int | None, order_for: OrderFor) -> Iterator[RankOrder]:
-        """For ranks without processes whose home the node at this position is."""
+        """Yields orders for ranks without processes whose home the node at this position is."""
         return iter(())
 
     def connect(self, connect: Connect, layout: Layout) -> Connect:
-        """With what trainers have to know of ranks without processes."""
+        """Adds what trainers have to know of ranks without processes."""
         return connect
 
 

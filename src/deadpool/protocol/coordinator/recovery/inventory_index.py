@@ -22,7 +22,7 @@ from deadpool.protocol.seal import Geometry, replica_of
 from deadpool.protocol.topology import Address, Layout
 
 SCANNED_POSITIONS = 30
-"""For so many positions all held copies are scanned; for more a list by rank is made."""
+"""The number of positions up to which all held copies are scanned; for more a list by rank is made."""
 REPLICAS_AT_MOST = 8
 """How many replicas are named as sources: any one will do, and there may be one on every node."""
 
@@ -127,7 +127,7 @@ class VersionIndex:
         return any(view.node == node for view, _ in self._parities.get(keeper, ()))
 
     def parities_of(self, rank: int) -> dict[CodingGroup, list[tuple[NodeView, Parity]]]:
-        """By group: the parities that this rank's pieces are in."""
+        """Returns, by group, the parities that this rank's pieces are in."""
         found: dict[CodingGroup, list[tuple[NodeView, Parity]]] = {}
         for (group, member), parities in self._parities.items():
             if rank in group.ranks and group.ranks[member] != rank:
@@ -191,7 +191,7 @@ class InventoryIndex:
     # --- counting -----------------------------------------------------------------------------------------------------
 
     def count(self, node: NodeView, *, stays: bool) -> None:
-        """Not `stays`: its trainers will end, and only its copies count."""
+        """Counts what a node has. If it does not stay its trainers will end, and only its copies count."""
         position, inventory = node.position, node.inventory
         seats = tuple(self._layout.ranks_at(position)) if position is not None else ()
         if stays and position is not None:
@@ -206,7 +206,7 @@ class InventoryIndex:
             self._version_index(parity.version).count_parity(node, parity)
 
     def _version_index(self, version: Version) -> VersionIndex:
-        """Mostly the same version as for the node before."""
+        """Returns the index of a version, which mostly is the same version as for the node before."""
         if version != self._last[0]:
             if version not in self._versions:
                 self._versions[version] = VersionIndex(self._layout)
@@ -214,7 +214,7 @@ class InventoryIndex:
         return self._last[1]
 
     def leave_out(self, fetches: frozenset[Fetch]) -> None:
-        """These have failed."""
+        """Leaves out sources from which fetches have failed."""
         self._left_out = fetches
 
     def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:
@@ -277,7 +277,7 @@ class InventoryIndex:
         return None
 
     def _fetch_whole(self, rank: int, version: Version) -> Fetch | None:
-        """Its record and unique bytes and, if they lack it, a replica's bytes."""
+        """Returns how to fetch a whole copy: its record and unique bytes and, if they lack it, a replica's bytes."""
         homes = self.homes(rank, version)
         if not homes:
             return None
@@ -285,7 +285,7 @@ class InventoryIndex:
         return self._with_replica(Fetch(copy=homes[0][1], groups=(base,)), homes)
 
     def _fetch_decoded(self, rank: int, version: Version) -> Fetch | None:
-        """From what is left of its coding group."""
+        """Returns how to rebuild a copy from what is left of its coding group."""
         found = rebuild(self.of(version), rank)
         if found is None:
             return None

@@ -56,7 +56,7 @@ class Placement:
 
     @functools.cached_property
     def _owners(self) -> dict[int, tuple[int, ...]]:
-        """By position: the positions whose copies it holds."""
+        """Returns, by position, the positions whose copies it holds."""
         owners: dict[int, tuple[int, ...]] = {}
         for owner, holders in enumerate(self.holders):
             for holder in holders:
@@ -158,7 +158,7 @@ class _PlacementBuilder:
         return min(others, key=lambda holder: self._cost(position, holder, start))
 
     def _is_new_rack(self, position: int, holder: int) -> bool:
-        """Neither its own nor that of another of its holders."""
+        """Tells whether the holder's rack is neither the position's own nor that of another of its holders."""
         return all(self._domains[p] != self._domains[holder] for p in (position, *self.holders[position]))
 
     def _cost(self, position: int, holder: int, start: int) -> tuple[int, bool, bool, int, int]:

@@ -86,7 +86,7 @@ class Planning:
         return dataclasses.replace(view, checkpoint=self._checkpoints.newest)
 
     def plan_without_silent_nodes(self, now: float) -> None:
-        """They did not come back in time."""
+        """Plans without the nodes that did not come back in time."""
         self._job.silent.give_up()
         self.plan(now)
 

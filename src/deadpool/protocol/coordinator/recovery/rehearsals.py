@@ -62,7 +62,7 @@ class Rehearsals:
             self._job.out.send_each(self._recordings.renew(member.node, recording), recording)
 
     def send_recordings(self, node: str, ranks: Sequence[int]) -> None:
-        """They go out before the order that needs them, on the same link."""
+        """Sends recordings before the order that needs them, on the same link."""
         for recording in self._recordings.lend(node, ranks):
             self._job.out.send(node, recording)
 
@@ -71,8 +71,8 @@ class Rehearsals:
         self.send_recordings(member.node, ranks)
 
     def send_again(self, member: Member) -> None:
-        """It forgets its recordings with the plan that was just sent to it. What its trainers rehearse is sent again,
-        now or once there is a recording."""
+        """Sends a node again what its trainers rehearse, now or once there is a recording. It forgets its recordings
+        with the plan that was just sent to it."""
         self.forget(member.node)
         self._send_rehearsed(member)
 
@@ -103,7 +103,7 @@ class RecordingCache:
         self._of_rank[recording.rank] = recording
 
     def renew(self, node: str, recording: Recording) -> list[str]:
-        """From the rank's own node. Returns the other nodes that have to get it."""
+        """Keeps a recording of the rank's own node, and returns the other nodes that have to get it."""
         self._of_rank[recording.rank] = recording
         others = sorted(self._readers.get(recording.rank, set()) - {node})
         self.note_reader(node, recording.rank)

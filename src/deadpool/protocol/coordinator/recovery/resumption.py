@@ -1,5 +1,5 @@
-"""From a plan to the first step after it: prepare, connect, go. And the end, which all ranks reach together as well:
-finished, ended."""
+"""The way from a plan to the first step after it: prepare, connect, go. It has the end too, which all ranks reach
+together as well: finished, ended."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Resumption:
 
     @property
     def _barriers(self) -> RankBarriers:
-        """Of this generation: what ranks reached in the one before counts no more."""
+        """The barriers of this generation: what ranks reached in the one before counts no more."""
         if self._newest_barriers.generation != self._job.generation:
             self._newest_barriers = RankBarriers(self._job.generation, self._job.layout.world_size)
         return self._newest_barriers
@@ -153,7 +153,7 @@ class Resumption:
         self._ending.end_if(self._job.commits.on_go())
 
     def continue_running(self, seats: tuple[str, ...], now: float) -> None:
-        """After a takeover in which no node has to stop. There was no Go from this coordinator."""
+        """Continues after a takeover in which no node has to stop. There was no Go from this coordinator."""
         job = self._job
         job.seats = seats
         job.silent.seats_run(seats)
@@ -189,7 +189,9 @@ class Resumption:
         self._end_rank(ended.rank, ended.code)
 
     def on_lost_after_release(self, ranks: Iterable[int]) -> None:
-        """They had nothing left to do: the exit code that they reported counts, if they reported one."""
+        """Counts ranks that were lost after the release as ended. They had nothing left to do: the exit code that they
+        reported counts, if they reported one.
+        """
         for rank in ranks:
             self._end_rank(rank, self._barriers.exit_codes.get(rank, 1))
 

@@ -11,7 +11,7 @@ from deadpool.protocol.topology import Layout
 
 
 def seats_for(view: ClusterView) -> Seats | NoPlan:
-    """Those of a plan that is made now."""
+    """Chooses the seats of a plan that is made now."""
     found = choose_seats(view)
     return view.vacancies.fill(view, found) if isinstance(found, NoPlan) else Seats(found)
 

@@ -15,10 +15,10 @@ from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Fetch
 
 FAILURES = 2
-"""Of a version that is not committed."""
+"""The failures that give up a version that is not committed."""
 FAILURES_OF_COMMITTED = 3
-"""Of the floor, where ranks can stand at something newer: what protects the job until that is replicated is given up
-last. It is fewer than the recoveries without progress that end the job (`RETRIES`)."""
+"""The failures that give up the floor, where ranks can stand at something newer: what protects the job until that is
+replicated is given up last. The number is lower than the recoveries without progress that end the job (`RETRIES`)."""
 
 
 class UnreadCopies:

@@ -18,7 +18,9 @@ from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
 WINDOW_S = 600.0
 """Where the job does not say another one."""
 PARTS = 10
-"""Of the window. Errors within one part are one episode, and a gauge has to be low for one part to count as low."""
+"""The parts of the window. Errors within one part are one episode, and a gauge has to be low for one part to count as
+low.
+"""
 TOLERANCE = 0.2
 """The share by which figures of memory have to change to be told again."""
 

@@ -39,7 +39,7 @@ PLACEMENT = "the placement"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Of one node. Zeros: not known yet."""
+    """The memory of one node. Zeros mean that it is not known yet."""
 
     node: str = ""
     total: int = 0
@@ -90,7 +90,7 @@ GUARDED, UNGUARDED, EVICTED = "guarded", "unguarded", "evicted"
 
 
 class Pacing:
-    """When something may change again: dwell times per subject, and the budget of all."""
+    """Decides when something may change again: it counts dwell times per subject, and the budget of all."""
 
     def __init__(self, bounds: AdaptiveBounds) -> None:
         self._bounds = bounds
@@ -105,7 +105,7 @@ class Pacing:
         return at is None or now - at >= self._bounds.dwell_s
 
     def stayed_s(self, subject: str, now: float) -> float:
-        """Since the last change."""
+        """Returns the time since the last change."""
         return now - self._changed_at.get(subject, -math.inf)
 
     def _has_budget(self, now: float, raises: bool) -> bool:

@@ -39,10 +39,10 @@ from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
 from deadpool.protocol.structs import FeatureMessage
 
 WINDOW_S = 600.0
-"""Over which agents count signs where the job says nothing else."""
+"""The window over which agents count signs where the job says nothing else."""
 
 SOUND_HEALTH = Health(signs=())
-"""Of a node that has told nothing else."""
+"""The health of a node that has told nothing else."""
 
 
 class Protection(CoordinatorPart):
@@ -70,7 +70,7 @@ class Protection(CoordinatorPart):
             self._on_health(member, message)
 
     def health_of(self, member: Member) -> Health:
-        """As it was last told. A node that has joined anew has told nothing yet."""
+        """Returns its health as it was last told. A node that has joined anew has told nothing yet."""
         told = self._told.get(member.node)
         return told[1] if told is not None and told[0] is member else SOUND_HEALTH
 
@@ -167,7 +167,7 @@ class Protection(CoordinatorPart):
         return found
 
     def _costs(self) -> tuple[float, float]:
-        """Of a capture and of a step, at the rank where captures cost most."""
+        """Returns the costs of a capture and of a step, at the rank where captures cost most."""
         costs = [each for each in self._monitor.interval_chooser.costs.values() if each.stall_s is not None]
         worst = max(costs, key=lambda each: each.stall_s or 0.0, default=None)
         return (worst.stall_s or 0.0, worst.step_s) if worst is not None else (0.0, 0.0)

@@ -24,7 +24,9 @@ RUNS_OUT = 0.1
 """The share of a node's memory below which it runs out. Parity needs room of its own before copies are freed, so it is
 not waited for until nothing is left."""
 FITS = 0.75
-"""Of the share that the user allows. Agents tell figures again when they have changed by a fifth: so much is doubt."""
+"""The part of the share that the user allows. Agents tell figures again when they have changed by a fifth: so much is
+doubt.
+"""
 LEFT_AFTER = 2 * RUNS_OUT
 """The share of memory that has to be left on every node after copies have returned."""
 WORTH_IT = 0.1

@@ -27,7 +27,9 @@ class IdleTime:
         self.work.stop(NEEDED)
 
     def on_plan(self, plan: Plan) -> None:
-        """It may be the first that this spare hears of it: one that has just joined is not told with the fence."""
+        """Ends the idle work if the plan seats this node. The plan may be the first that a spare hears of it: one that
+        has just joined is not told with the fence.
+        """
         self._needed = bool(plan.orders)
         if plan.orders:
             self.work.stop(NEEDED)
@@ -36,7 +38,7 @@ class IdleTime:
         self.work.on_ended(ended, now)
 
     def check(self, now: float) -> None:
-        """After every input."""
+        """Starts idle work that is due, after every input."""
         if self.work.is_enabled and self._is_parked():
             self.work.start_if_due(now)
 

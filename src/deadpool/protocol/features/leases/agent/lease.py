@@ -69,12 +69,12 @@ class MachineLease:
         self._is_unneeded = False
         return waiting
 
-    def on_held_elsewhere(self, holder: str) -> None:
+    def on_held_elsewhere(self, owner: str) -> None:
         """Found when the lease was asked for, or at a look from time to time. The node leaves by itself, so that no
         answer of a coordinator is needed for it."""
         if self.state is LeaseState.HELD:
             return
-        reason = f"its machine is leased to {holder}"
+        reason = f"its machine is leased to {owner}"
         self._agent.emit("lease_refused", reason=reason, needed=self.state is LeaseState.ASKED)
         self._agent.tell_coordinator(Unavailable(reason=reason))
         self._agent.end(EndCause.LEASED_ELSEWHERE, f"node {self._agent.node} leaves: {reason}", failed=False)

@@ -25,8 +25,8 @@ class SharedMachine(AgentPart):
         match input:
             case LeaseTaken():
                 return self._lease.on_taken()
-            case LeasedElsewhere(holder=holder):
-                self._lease.on_held_elsewhere(holder)
+            case LeasedElsewhere(owner=owner):
+                self._lease.on_held_elsewhere(owner)
             case ParkedWorkEnded():
                 self._idle_time.on_ended(input, now)
             case _ as never:

@@ -56,7 +56,7 @@ class StartAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAgent:
-    """It leaves its job in an orderly way."""
+    """An order to an agent to leave its job in an orderly way."""
 
     job: str
 
@@ -152,7 +152,7 @@ class PoolHost:
         self._emit("pool_agent_ended", **detail)
 
     def _settle(self, now: float) -> None:
-        """After every input: what runs is what should run."""
+        """Makes, after every input, what runs what should run."""
         wanted = [self.leased_to] if self.leased_to else list(self._jobs)
         self._stop(job for job in self._agents if job not in wanted)
         if self.leased_to or any(agent.stopping for agent in self._agents.values()):

@@ -107,7 +107,7 @@ class Pool:
         )
 
     def _on_refused(self, state: HostState, reason: str, now: float) -> None:
-        """It comes again and again; it is told once."""
+        """Refuses a host. It comes again and again; people are told once."""
         if not any(why == reason for _, why in self.refused(now)):
             self._emit("pool_host_refused", host=state.host, reason=reason)
             self._effects.append(WarnHost(host=state.host, message=PoolNotice(text=reason)))

@@ -20,7 +20,7 @@ class Growth(CoordinatorPart):
             self._grow_if_possible(now)
 
     def _grow_if_possible(self, now: float) -> None:
-        """As soon as a plan would carry fewer ranks, and the job is protected meanwhile."""
+        """Grows as soon as a plan would carry fewer ranks, and the job is protected meanwhile."""
         job = self._job
         spares = [m for m in job.members.values() if m.is_spare and not m.quarantined and m.trainers]
         if not spares or not job.can_drain or not job.commits.protected:

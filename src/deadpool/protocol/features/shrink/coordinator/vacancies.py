@@ -25,7 +25,7 @@ from deadpool.protocol.topology import Layout
 
 
 def vacancies(config: CoordinatorConfig) -> Vacancies:
-    """With several coordinators each seat has a vote: a carried one would have none."""
+    """A job with several coordinators does not shrink: each seat has a vote, and a carried one would have none."""
     allowed = config.settings.without_spare == "shrink" and config.is_alone
     return CarriedPositions() if allowed else SPARES_AWAITED
 
@@ -47,7 +47,7 @@ class CarriedPositions:
         return ShrunkSeats(found, lacking) if isinstance(found, Shrunk) else cannot_shrink(lacking, found)
 
     def on_plan(self, plan: GlobalPlan, before: Seats | None, layout: Layout, out: Outbox) -> None:
-        """From the first such plan on the job is not bit-identical to an undisturbed one."""
+        """Tells of it: from the first such plan on the job is not bit-identical to an undisturbed one."""
         carried, were_carried = carried_in(plan.seating), carried_in(before)
         step = plan.resume.number if plan.resume else 0
         if carried and self.inexact_from is None:
