@@ -58,7 +58,8 @@ def lock_folder(folder: Path, setting: str, *, name: str = "lock", shared: bool 
 
 
 def lock_folder_again(folder: Path, setting: str, *, name: str = "lock", shared: bool = False) -> ProcessLock | None:
-    """Locks the folder for a process of a job that runs: a folder that is gone is not made anew, and its disk is needed for nothing."""
+    """Locks the folder for a process of a job that runs: a folder that is gone is not made anew, and its disk is needed
+    for nothing."""
     with contextlib.suppress(OSError):
         return _lock(folder, setting, name, shared) if folder.is_dir() else None
     return None

@@ -179,8 +179,8 @@ class JobState:
 
     @property
     def is_full(self) -> bool:
-        """Whether every position has a node of its own in the newest plan. An earlier coordinator's plan is not known: then its
-        seats are full, or there will be another one."""
+        """Whether every position has a node of its own in the newest plan. An earlier coordinator's plan is not known:
+        then its seats are full, or there will be another one."""
         return self.plan is None or self.plan.seating.is_full
 
     @property

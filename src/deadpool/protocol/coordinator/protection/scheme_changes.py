@@ -33,9 +33,9 @@ class SchemeChanges:
         return None
 
     def use(self, scheme: Scheme, why: str, now: float) -> bool:
-        """The scheme counts from the next plan on. If nothing else is under way, all ranks stop at one version for it at
-        once, and the result is True; otherwise the next recovery or drain is that plan. Groups have no holders of one
-        rank: where copies return, a node is held once more only if that is decided anew."""
+        """The scheme counts from the next plan on. If nothing else is under way, all ranks stop at one version for it
+        at once, and the result is True; otherwise the next recovery or drain is that plan. Groups have no holders of
+        one rank: where copies return, a node is held once more only if that is decided anew."""
         job = self._job
         if scheme == job.scheme:
             return False

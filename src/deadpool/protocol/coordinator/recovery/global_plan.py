@@ -42,8 +42,8 @@ class Seats:
         return None
 
     def place(self, view: ClusterView, racks: Sequence[Rack], scheme: Scheme) -> Placement:
-        """Places copies. After a plan whose seats were not full they are placed as if they had never been placed: two positions of
-        one node had the same holders."""
+        """Places copies. After a plan whose seats were not full they are placed as if they had never been placed: two
+        positions of one node had the same holders."""
         known = view.placement if view.before is None or view.before.seating.is_full else NO_PLACEMENT
         return place(racks, scheme, known, view.extra_holders)
 
