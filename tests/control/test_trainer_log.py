@@ -211,3 +211,19 @@ def test_file_that_fails_when_it_is_closed_costs_nothing_else(tmp_path, make_log
     log._file = FailsAtClose(log._file)
     log.close()
     assert text_of(tmp_path).splitlines() == ["first line, longer than a file", "second"]
+
+
+def test_folder_that_is_gone_for_a_while_is_not_made_anew(tmp_path):
+    """It is to be found as it was when its disk is back: a new one in its place would be in the way."""
+    folder = tmp_path / "run" / "logs"
+    folder.mkdir(parents=True)
+    log = TrainerLog(folder, "n1.0", file_bytes=1000, clock=Clock())
+    log.write("before")
+    (tmp_path / "run").rename(tmp_path / "away")
+    log.fault("fault-1")
+    log.write("meanwhile")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "away").rename(tmp_path / "run")
+    log.fault("fault-2")
+    log.close()
+    assert "meanwhile" in text_of(folder) and (folder / "faults" / "fault-2").is_dir()

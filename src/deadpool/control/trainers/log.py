@@ -154,7 +154,8 @@ class TrainerLog:
         """Where the file system has no links, the logs are those that rotation leaves."""
         number = self._faults[cause]
         with contextlib.suppress(OSError):
-            make_private_folder(self._folder / FAULTS / cause)
+            for folder in (self._folder / FAULTS, self._folder / FAULTS / cause):
+                make_private_folder(folder, parents=False)  # a run folder that is gone for a while is not made anew
             os.link(path, self._kept(cause, number))
             self._faults[cause] = number + 1
 
