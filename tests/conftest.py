@@ -78,7 +78,7 @@ def leaves_nothing_behind() -> Iterator[None]:
     if any(look() - before[what] for what, look in looks.items()):
         gc.collect()
     left = {what: _left(look, before[what]) for what, look in looks.items()}
-    _end_processes(left["processes"])
+    left["processes"] = _end_processes(left["processes"])
     found = [f"{what}: {', '.join(sorted(names))}" for what, names in left.items() if names]
     if found:
         pytest.fail("left behind: " + "; ".join(found), pytrace=False)
@@ -93,13 +93,14 @@ def _left(look: Callable[[], set[str]], before: set[str]) -> set[str]:
 
 
 def _processes() -> set[str]:
-    """All descendants, also those whose parent is gone. Dead ones that nobody else will wait for are reaped here."""
+    """The ids of all descendants, also of those whose parent is gone. A name would not do: that of a process that has
+    just been forked changes when it executes its program. Dead ones that nobody else will wait for are reaped here."""
     alive = set()
     for pid in _descendants(os.getpid()):
         try:
             process = psutil.Process(pid)
             if process.status() != psutil.STATUS_ZOMBIE:
-                alive.add(f"{process.pid} ({' '.join(process.cmdline())[:120]})")
+                alive.add(str(pid))
             elif process.ppid() == os.getpid():
                 _reap(process.pid)
         except psutil.NoSuchProcess:
@@ -130,13 +131,17 @@ def _reap(pid: int) -> None:
         return
 
 
-def _end_processes(names: set[str]) -> None:
-    """So that the next test does not suffer from this one."""
-    for name in names:
+def _end_processes(pids: set[str]) -> set[str]:
+    """Returns what they were. They are ended so that the next test does not suffer from this one."""
+    ended = set()
+    for pid in pids:
         try:
-            psutil.Process(int(name.split()[0])).kill()
+            process = psutil.Process(int(pid))
+            ended.add(f"{pid} ({' '.join(process.cmdline())[:120]})")
+            process.kill()
         except psutil.NoSuchProcess:
-            continue
+            ended.add(f"{pid} (gone by now)")
+    return ended
 
 
 def _threads() -> set[str]:

@@ -150,6 +150,7 @@ def test_it_is_niced_knows_where_it_is_and_has_no_secret(tmp_path: Path, monkeyp
     monkeypatch.setenv("DEADPOOL_SECRET_FILE", "/secret")
     monkeypatch.setenv("DEADPOOL_SECRET", "x" * 32)
     monkeypatch.delenv("DEADPOOL_REHEARSE_RECOVERY")  # that all tests have
+    monkeypatch.delenv("DEADPOOL_LOOKED_AT", raising=False)  # set by commands that other tests call in this process
 
     async def play() -> None:
         played = Played("nice; env | grep DEADPOOL | sort", tmp_path)
