@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.control.coordinator.progress import FACT, ProgressReport, gap_s
+from deadpool.control.coordinator.progress import STEP_TIMES_FACT, ProgressReport, gap_s
 from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.inputs import FromAgent
@@ -25,7 +25,7 @@ def facts(*, pid: int = 1, sent: int = 0, steps: int = 0) -> dict:
     times = StepTimes()
     for _ in range(steps):
         times.add(0, 0.5)
-    return {"pid": pid, "bytes_pushed": sent, "push_gbps": 0.5, "arena_bytes": 7, FACT: times.facts()}
+    return {"pid": pid, "bytes_pushed": sent, "push_gbps": 0.5, "arena_bytes": 7, STEP_TIMES_FACT: times.facts()}
 
 
 def logged(report: ProgressReport, core: Coordinator, **nodes: dict) -> dict:
@@ -74,7 +74,7 @@ def test_figures_that_make_no_sense_count_as_nothing():
         {"step_counts": "x" * 16, "step_seconds": 1.0},
         {"a": 1},
     ):
-        event = logged(ProgressReport(founds=True), core_of(2), n0={FACT: nonsense})
+        event = logged(ProgressReport(founds=True), core_of(2), n0={STEP_TIMES_FACT: nonsense})
         assert sum(event["step_counts"]) == 0
 
 

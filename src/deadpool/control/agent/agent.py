@@ -28,9 +28,8 @@ from deadpool.control.agent.rendezvous import RendezvousServer
 from deadpool.control.agent.thread_priority import ThreadPriority
 from deadpool.control.agent.unsent_reports import UnsentReports
 from deadpool.control.console import print_line, print_record
-from deadpool.control.coordinator.progress import FACT
-from deadpool.control.coordinator.storage_watch import DROPPED_FACT, StorageWatch
-from deadpool.control.coordinator.storage_watch import FACT as STORAGE_FACT
+from deadpool.control.coordinator.progress import STEP_TIMES_FACT
+from deadpool.control.coordinator.storage_watch import DROPPED_FACT, STORAGE_FACT, StorageWatch
 from deadpool.control.core_driver import CoreDriver
 from deadpool.control.launch.examination import NodeExamination
 from deadpool.control.launch.run_dir import KEPT_FOLDER
@@ -426,7 +425,7 @@ class AgentProcess:
             "bytes_pushed": sent.total,
             "push_gbps": sent.gbps,
             "rank_figures": rank_figures(self._core, sent),
-            FACT: self._metrics.step_times(),
+            STEP_TIMES_FACT: self._metrics.step_times(),
             STORAGE_FACT: self._storage.facts(),
             DROPPED_FACT: self._storage.losses(),
             "parked_work": None,

@@ -21,8 +21,7 @@ from deadpool.control.coordinator.fault_rpc import InjectionRpc
 from deadpool.control.coordinator.other_coordinators import DISMISS
 from deadpool.control.coordinator.progress import BEATS, ProgressReport, now_and_then
 from deadpool.control.coordinator.status import describe
-from deadpool.control.coordinator.storage_watch import DROPPED_FACT, StorageWatch
-from deadpool.control.coordinator.storage_watch import FACT as STORAGE_FACT
+from deadpool.control.coordinator.storage_watch import DROPPED_FACT, STORAGE_FACT, StorageWatch
 from deadpool.control.core_driver import CoreDriver
 from deadpool.errors import DeadPoolError
 from deadpool.events.event import Event

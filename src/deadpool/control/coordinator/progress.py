@@ -19,7 +19,7 @@ BEATS = 10
 """Heartbeats from one such event to the next, in a job that is older than ten minutes: about 5 MB of log per day by
 default."""
 _FIRST_GAP_S, _GAP_SHARE_OF_AGE = 1.0, 1 / 60
-FACT = "step_times"
+STEP_TIMES_FACT = "step_times"
 """The fact by which the node of rank 0 tells how long steps took."""
 _NO_COUNTS = [0] * (len(STEP_BUCKETS_S) + 1)
 
@@ -79,7 +79,7 @@ class ProgressReport:
 
 def _step_times(fact: Mapping[str, Any]) -> dict[str, Any]:
     """What does not look as it should counts as nothing: a node's figures must not end a coordinator."""
-    told = fact.get(FACT) or {}
+    told = fact.get(STEP_TIMES_FACT) or {}
     counts, seconds = told.get("step_counts"), told.get("step_seconds")
     if not isinstance(counts, list | tuple) or len(counts) != len(_NO_COUNTS) or not isinstance(seconds, float):
         return {"n": _NO_COUNTS, "seconds": 0.0}

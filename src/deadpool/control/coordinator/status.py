@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.control.coordinator.progress import FACT as PROGRESS_FACT
-from deadpool.control.coordinator.progress import completed_steps
+from deadpool.control.coordinator.progress import STEP_TIMES_FACT, completed_steps
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.seal import REGIONS
@@ -110,5 +109,5 @@ def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str,
         "paused": {str(rank): reason for rank, reason in member.paused.items()},
         "holders": _holders(core, position) if position is not None and core.seats else [],
         "trainers": [{"trainer": t.trainer, "state": t.state, "rank": t.rank} for t in member.trainers],
-        **{name: fact for name, fact in facts.items() if name not in ("rank_figures", PROGRESS_FACT)},
+        **{name: fact for name, fact in facts.items() if name not in ("rank_figures", STEP_TIMES_FACT)},
     }

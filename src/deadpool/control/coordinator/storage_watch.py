@@ -7,7 +7,7 @@ from collections.abc import Callable
 from deadpool.events.event import Event
 from deadpool.events.log import Trouble
 
-FACT = "storage"
+STORAGE_FACT = "storage"
 """The fact by which a node tells what its disk does not take."""
 DROPPED_FACT = "storage_dropped"
 """The fact by which it tells what is lost for ever, because it waited for too long."""
