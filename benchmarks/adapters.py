@@ -25,9 +25,9 @@ from typing import Any
 from output import give_out
 
 from deadpool.config.job_config import JobConfig
-from deadpool.control.launch.temporary_folder import temporary_folder
-from deadpool.demo.results import Results
-from deadpool_lab.workload.harness import SCRIPT, WorkloadTrial
+from deadpool.control.launch.folder_lock import temporary_folder
+from deadpool.demo.trial import Results
+from deadpool_lab.workload.run import SCRIPT, WorkloadTrial
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e"
 RANKS, WARM_UP_STEPS, LIMIT_S = 2, 3, 300.0

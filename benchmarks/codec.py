@@ -19,7 +19,7 @@ from typing import Any
 
 from output import give_out
 
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Schedule, Version
 from deadpool.protocol.messages import (
     CaptureCostReport,
     Copies,
@@ -39,7 +39,6 @@ from deadpool.protocol.messages import (
     WorkTime,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Address, Schedule
 from deadpool.wire.codec import decode, encode
 
 GENERATION = Generation(3, 17)

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
-from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.coordinator.announcement import ask
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import DeadPoolError
 from deadpool_lab.chaos import gated
 from deadpool_lab.chaos.gated import GATE_EVERY
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 SCRIPT = Path(gated.__file__)
 SIZE = [

@@ -21,10 +21,10 @@ import coded
 from output import give_out
 
 from deadpool.config.job_config import JobConfig
-from deadpool.control.coordinator.job_rpc import ask
-from deadpool.control.launch.temporary_folder import temporary_folder
+from deadpool.control.coordinator.announcement import ask
+from deadpool.control.launch.folder_lock import temporary_folder
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 SCHEMES = ("copies=1", "copies=2", "rs(4,1)", "rs(8,2)")
 NODES = 10

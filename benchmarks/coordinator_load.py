@@ -26,9 +26,9 @@ from typing import Any
 import psutil
 from output import give_out
 
-from deadpool.control.event_loop import raise_file_limit
+from deadpool.control.launch.folder_lock import temporary_folder
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.control.launch.temporary_folder import temporary_folder
+from deadpool.control.loops import raise_file_limit
 from deadpool.errors import ConfigError
 
 HEARTBEATS_S = 15.0

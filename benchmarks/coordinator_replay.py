@@ -18,11 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.event_loop import collect_seldom
+from deadpool.control.loops import collect_seldom
 from deadpool.protocol.inputs import FromAgent, LinkLost
 from deadpool.wire.codec import decode, encode
-from deadpool_lab.sim.scale.loss import ScriptedJob
-from deadpool_lab.sim.scale.metered_coordinator import MeteredCoordinator, Usage
+from deadpool_lab.sim.scale.loss import MeteredCoordinator, ScriptedJob, Usage
 
 PER_NODE = 8
 LOSSES = 3

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import StepTimes
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool.demo.trial import StepTimes
+from deadpool_lab.workload.run import WorkloadTrial
 
 SKIPPED = 10  # first steps: segments are allocated, optimizer state appears
 USUAL_S = 1800.0

@@ -34,10 +34,8 @@ from deadpool.protocol.seal import PIECE_BYTES, Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests, region, write_seal
 from deadpool.snapshot.erasure.block_source import BlockSource
-from deadpool.snapshot.erasure.coders import Coder, NumpyCoder, chosen_coder
-from deadpool.snapshot.erasure.contribution import Contribution
-from deadpool.snapshot.erasure.galois import coefficient
-from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.erasure.galois import Coder, NumpyCoder, chosen_coder, coefficient
+from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
 from deadpool.snapshot.transfer import (
     ContributeRequest,
@@ -50,7 +48,7 @@ from deadpool.snapshot.transfer import (
     TransferRefused,
     TransferServer,
 )
-from deadpool.wire.credentials import read_credentials
+from deadpool.wire.secret import read_credentials
 
 GENERATION = Generation(1, 1)
 VERSION = Version(GENERATION, 1)

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgpack
 
-from deadpool.control.event_loop import serve
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.protocol.identity import Generation, Version
+from deadpool.control.loops import serve
+from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.messages import (
     Copies,
     Copy,
@@ -36,10 +36,9 @@ from deadpool.protocol.messages import (
     Stored,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Address, Layout
+from deadpool.wire.codec import Framer
 from deadpool.wire.control_link import connect, framed
-from deadpool.wire.credentials import Credentials
-from deadpool.wire.framing import Framer
+from deadpool.wire.secret import Credentials
 
 GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
 EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)

@@ -23,8 +23,8 @@ from output import give_out
 from slow_step import DOING
 
 from deadpool.config.job_config import JobConfig
-from deadpool.control.launch.temporary_folder import temporary_folder
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool.control.launch.folder_lock import temporary_folder
+from deadpool_lab.workload.run import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("slow_step.py")
 STEPS = 24

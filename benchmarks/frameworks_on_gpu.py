@@ -38,11 +38,11 @@ from output import give_out
 from pairs import interval_95, neighbour_ratios
 
 from deadpool.config.job_config import JobConfig
-from deadpool.control.launch.temporary_folder import temporary_folder
+from deadpool.control.launch.folder_lock import temporary_folder
 from deadpool.demo.comparison import NodeKill, kill_in_mid_step
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import JobFailed
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "e2e"
 LIMIT_S = 240.0

@@ -19,8 +19,8 @@ from output import give_out
 from torch import nn
 
 from deadpool.journal import Jsonl, Run
+from deadpool.journal.entry import Undelivered
 from deadpool.journal.step_values import StepValues, finished
-from deadpool.journal.undelivered import Undelivered
 from deadpool.snapshot.state.state import ProtectedState
 
 

@@ -23,10 +23,10 @@ from output import give_out
 
 from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
-from deadpool.control.launch.temporary_folder import temporary_folder
-from deadpool.demo.results import differences
+from deadpool.control.launch.folder_lock import temporary_folder
+from deadpool.demo.trial import differences
 from deadpool_lab.chaos.status_view import Tail
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256", "--dropout", "0.1"]
 NODES = 3

@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.launch.temporary_folder import temporary_folder
+from deadpool.control.launch.folder_lock import temporary_folder
 
 RANKS = 8
 POLL_S = 0.002

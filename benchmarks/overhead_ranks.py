@@ -11,9 +11,9 @@ import statistics
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
-from deadpool.control.launch.temporary_folder import temporary_folder
-from deadpool.demo.results import Results, StepTimes
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool.control.launch.folder_lock import temporary_folder
+from deadpool.demo.trial import Results, StepTimes
+from deadpool_lab.workload.run import WorkloadTrial
 
 WARM_UP_STRETCHES = 1
 

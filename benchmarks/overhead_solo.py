@@ -19,9 +19,9 @@ from pairs import interval_95, neighbour_ratios
 
 from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
-from deadpool.control.launch.temporary_folder import temporary_folder
+from deadpool.control.launch.folder_lock import temporary_folder
 from deadpool.errors import DeadPoolError, JobFailed
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("solo.py")
 RIVALS = Path(__file__).with_name("rivals.py")

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
-from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.coordinator.announcement import ask
 from deadpool.control.launch.launcher import LocalJob
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import ConfigError, DeadPoolError
 from deadpool.events.event import read_events
 from deadpool.host.child_processes import end_with_parent

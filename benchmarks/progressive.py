@@ -40,9 +40,9 @@ from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.copying.copying import make_lane
 from deadpool.snapshot.copying.cuda import runtime
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer.capture.budget import Budget
 from deadpool.trainer.capture.capture import Capturer
 from deadpool.trainer.capture.capture_tasks import CaptureTarget
+from deadpool.trainer.capture.late_capture import Budget
 
 SLOTS = 2
 BUDGET = 0.001

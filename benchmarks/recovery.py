@@ -32,12 +32,12 @@ from typing import Any
 from output import give_out
 
 from deadpool.config.job_config import JobConfig
+from deadpool.control.launch.folder_lock import temporary_folder
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.control.launch.temporary_folder import temporary_folder
 from deadpool.demo.comparison import NodeKill, kill_in_mid_step
-from deadpool.demo.results import Results, differences
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool.demo.trial import Results, differences
 from deadpool_lab.workload.layouts import NAMES
+from deadpool_lab.workload.run import WorkloadTrial
 
 STEP_LIMIT = 100_000  # never reached
 LAST_STEPS = 10  # after the last recovery: the stop must be so far ahead that no rank has reached it

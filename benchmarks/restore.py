@@ -35,10 +35,9 @@ from deadpool.config.environment import SECRET_VARIABLE
 from deadpool.host.host_memory import room
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.progress import Progress
-from deadpool.snapshot.arena.slot import region
+from deadpool.snapshot.arena.slot import Progress, region
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer.capture.registration import Registrar
+from deadpool.trainer.capture.slots import Registrar
 from deadpool_lab.workload.master_weights import MasterAdamW
 
 SIZES_GB = (0.1, 0.5, 2.0, 8.0)
@@ -94,7 +93,7 @@ class Trainer:
         self.finish()
 
     def restore_while(self, arrives: Callable[[], bool]) -> int:
-        """Restores like trainer/recovery/early_load.py while the snapshot arrives. Returns how many bytes
+        """Restores like trainer/recovery/loading.py while the snapshot arrives. Returns how many bytes
         were loaded early."""
         slot = self.arena.slot(FETCHED)
         progress, record = Progress(slot), region(slot, self.geometry, self.extent, "record")

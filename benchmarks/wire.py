@@ -18,8 +18,8 @@ from output import give_out
 
 from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
-from deadpool.control.launch.temporary_folder import temporary_folder
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool.control.launch.folder_lock import temporary_folder
+from deadpool_lab.workload.run import WorkloadTrial
 
 LAYOUTS = ("ddp", "hsdp", "zero1", "fsdp2")
 GROWN = 2  # from this version on the optimizer's state exists and the snapshot has its final size

@@ -13,7 +13,7 @@ import pytest
 from test_layers import modules, source_of
 
 SUBJECTS = {"input", "effect", "message"}
-OF_OTHERS = {"clusters.ssh.launcher", "clusters.ssh.reporter"}
+OF_OTHERS = {"clusters.ssh.launcher", "clusters.ssh.outcome"}
 """Lines of another process as dictionaries, of which each reader knows some."""
 
 

@@ -37,7 +37,7 @@ class Feature:
 FEATURES = {
     "shrink": Feature(
         words="shrink shrinks shrunk carry carries carried carrier carriers shares",
-        files=16,
+        files=15,
         before=44,
         folders=("trainer/shares",),
         other_words="carry_out carried_gradients carried_names tell_carried",
@@ -62,7 +62,7 @@ FEATURES = {
     ),
     "leases": Feature(
         words="lease leases leased pool pools parked_work parked_command parked_keeper idle_time",
-        files=9,
+        files=8,
         before=21,
         other_words="thread_pool dead_pool",
         other_files={
@@ -74,13 +74,13 @@ FEATURES = {
     ),
     "coding": Feature(
         words="coded coding erasure parities parity",
-        files=44,
+        files=42,
         before=46,
         folders=("snapshot/erasure",),
     ),
     "durable": Feature(
         words="checkpoint checkpoints durable",
-        files=39,
+        files=35,
         before=38,
         other_files={
             "snapshot": "names of parameters in checkpoints, which are the layout's",

@@ -56,8 +56,8 @@ TORCH_FREE_DURABLE = {f"durable.{module}" for module in ("manifest", "pieces", "
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "host": {"errors", "protocol.health"},
-    "events": BASE | {"host.owner_only"},
-    "config": BASE | {"events.types", "protocol.coding", "protocol.topology"},
+    "events": BASE | {"host.private_files"},
+    "config": BASE | {"events.types", "protocol.coding", "protocol.identity"},
     "protocol": {"errors", "events.event"},
     "wire": {"", "protocol", "config.environment", "errors"},
     "journal": BASE | {"config.environment", "host.notes"},
@@ -65,9 +65,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"", "control", "errors", "host", "protocol", "wire"},
     "clusters": SHARED | {"", "control", "doctor", "host", "wire"},
     "sizing": {"errors", "events.story", "protocol.coding", "views.metrics", "views.picture"},
-    "views": {"", "errors", "events", "journal", "protocol.topology", "sizing"},
+    "views": {"", "errors", "events", "journal", "protocol.identity", "sizing"},
     "snapshot": {"errors", "host.host_memory", "protocol"}
-    | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "preauth_limit", "tls")},
+    | {f"wire.{module}" for module in ("secret", "handshake", "deadline", "listener", "tls")},
     "durable": {"protocol", "snapshot", "errors"},
     "backend": BASE,
     "trainer": SHARED | {"wire", "snapshot", "backend", "host", "journal"},
@@ -283,7 +283,7 @@ def test_coordinator_agent_and_commands_start_without_torch():
     start.remove("lab.chaos.gated")
     start.remove("lab.chaos.script")
     start.remove("lab.strangers.torchrun")
-    start += ["demo.trial", "demo.comparison", "lab.workload.harness", "lab.workload.layouts"]
+    start += ["demo.trial", "demo.comparison", "lab.workload.run", "lab.workload.layouts"]
     lines = [f"import deadpool.{module}".replace("deadpool.lab", "deadpool_lab") for module in start]
     lines += ["import sys", "sys.exit('torch' in sys.modules)"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=LIMIT_S)

@@ -18,7 +18,7 @@ CODE_CARRYING = {
 EVALUATING = {"eval", "exec", "compile", "__import__"}
 UNPICKLING = {"torch.load", "np.load", "numpy.load", "pd.read_pickle", "pandas.read_pickle"}
 ALLOWED = {
-    "trainer.process.run_main": {"compile", "exec"},  # runs the user's script, as python would
+    "trainer.process.main": {"compile", "exec"},  # runs the user's script, as python would
     "clusters.kubernetes.rendering": {"yaml"},  # reads the user's own file, by safe_load
     "durable.metadata": {"pickle"},  # writes the metadata of torch.distributed.checkpoint, and reads none
 }

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from deadpool_lab.workload.jitter import pause, pause_async
+from deadpool_lab.workload.run import pause, pause_async
 
 LIMIT_S = 300.0
 POLL_S = 0.02

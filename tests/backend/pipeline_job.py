@@ -18,7 +18,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from deadpool.backend.rehearsing.collective_replay import CollectiveReplay
 from deadpool.backend.rehearsing.recorded_collectives import RecordedCollectives
 from deadpool.trainer.adapters import adapters_for
-from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
+from deadpool.trainer.adapters.pipeline import watch_schedules
 
 MICROBATCHES = 4
 BOOK_WAIT_S = 300.0

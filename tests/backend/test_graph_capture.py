@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from deadpool.backend import torch_versions, world
-from deadpool.backend.nccl import graph_capture
+from deadpool.backend.nccl import communicators
 from deadpool.errors import Inexact
 
 
@@ -40,8 +40,8 @@ def backend(monkeypatch):
     without = SimpleNamespace(name="on hosts", nccl=None)
     monkeypatch.setattr(world, "joined_groups", lambda: [group, without])
     monkeypatch.setattr(torch_versions, "nccl_classes", lambda: [_Backend])
-    monkeypatch.setattr(graph_capture, "_GRAPH", _Graph)
-    capture = graph_capture.GraphCapture()
+    monkeypatch.setattr(communicators, "_GRAPH", _Graph)
+    capture = communicators.GraphCapture()
     capture.install()
     yield made
     capture.uninstall()

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from deadpool.backend.groups import Groups
 from deadpool.errors import ConfigError
 from deadpool.trainer.adapters import DdpAdapter
-from deadpool.trainer.adapters.kept_gradients import KeptGradients
+from deadpool.trainer.adapters.ddp import KeptGradients
 
 pytestmark = pytest.mark.e2e
 

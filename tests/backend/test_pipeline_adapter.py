@@ -15,7 +15,7 @@ from torch.distributed.pipelining.schedules import _PipelineSchedule
 from deadpool.backend.groups import Groups
 from deadpool.backend.torch_versions import receives_own_their_buffers
 from deadpool.trainer.adapters import PipelineAdapter, negotiators
-from deadpool.trainer.adapters.pipeline_schedules import _known, _note_shapes, watch_schedules
+from deadpool.trainer.adapters.pipeline import _known, _note_shapes, watch_schedules
 
 P2P = "0" if receives_own_their_buffers() else ""
 """Every schedule of a torch that has it has one flag more, which is not set until its stages are connected."""

@@ -22,7 +22,7 @@ from deadpool.backend.groups import Groups
 from deadpool.errors import ConfigError
 from deadpool.trainer.adapters.fsdp2 import param_groups
 from deadpool.trainer.shares.gradient_sync import GradientSync
-from deadpool.trainer.shares.present_members import present_members
+from deadpool.trainer.shares.layout import present_members
 
 pytestmark = pytest.mark.e2e
 

@@ -21,7 +21,7 @@ from deadpool.backend import torch_versions, world
 from deadpool.backend.groups import Groups
 from deadpool.backend.nccl import backends as nccl
 from deadpool.errors import ConfigError
-from deadpool.trainer.shares.present_members import present_members
+from deadpool.trainer.shares.layout import present_members
 
 WORLD, RANK = 4, 2
 
@@ -90,9 +90,9 @@ def test_backend_that_would_have_to_be_reconfigured_is_refused():
 
 
 def refusal_of_an_unknown_class(rank: int, port: int) -> str:
-    from deadpool.backend import backend_check
+    from deadpool.backend import plain_groups
 
-    backend_check._known_classes = lambda: (torch_versions.FakeProcessGroup,)
+    plain_groups._known_classes = lambda: (torch_versions.FakeProcessGroup,)
     with pytest.raises(ConfigError) as caught, rehearsal():
         raise AssertionError("the group was made")
     return str(caught.value)
@@ -182,7 +182,7 @@ def test_group_over_nccl_beside_gloo_prepares_the_environment_and_is_made_on_its
 
 
 def test_both_names_of_nccl_are_accepted_where_torch_has_both(monkeypatch, nccl2):
-    from deadpool.backend.backend_check import check_backend
+    from deadpool.backend.plain_groups import check_backend
 
     for name in ("nccl", "nccl-legacy", "nccl2", "cpu:gloo,cuda:nccl-legacy"):
         check_backend(name)

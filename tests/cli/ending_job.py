@@ -17,8 +17,8 @@ from waiting import LIMIT_S, wait_until
 from deadpool.cli.job_client import ask
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.events.event import read_events
-from deadpool.host.process_lock import ProcessLock
-from deadpool_lab.workload.jitter import pause
+from deadpool.host.private_files import ProcessLock
+from deadpool_lab.workload.run import pause
 
 SCRIPT = Path(__file__).with_name("endings_script.py")
 GATES = Path(__file__).parents[1] / "e2e"

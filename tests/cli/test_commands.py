@@ -13,9 +13,9 @@ import typer.main
 from typer.testing import CliRunner
 
 from deadpool.cli import lab, old_names
+from deadpool.cli.given import in_new_form
 from deadpool.cli.main import PANELS, app
 from deadpool.cli.old_names import NEW_NAMES
-from deadpool.cli.shared_options import in_new_form
 
 ROOT = Path(__file__).parents[2]
 MOST_AT_THE_TOP = 16

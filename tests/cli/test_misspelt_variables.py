@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.cli.variables import tell_misspelt_variables
+from deadpool.cli.words import tell_misspelt_variables
 from deadpool.config.environment import LOOKED_AT_VARIABLE
 from deadpool.config.job_config import SETTINGS
 from deadpool.config.misspelt import misspelt_variables

@@ -6,13 +6,12 @@ import pytest
 
 from deadpool.cli.show.status import _print, _size
 from deadpool.control.coordinator.status import describe
-from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.membership.stragglers import Straggler
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
+from deadpool.protocol.identity import Address, Generation, Layout, Schedule, Version
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Join, Settings
-from deadpool.protocol.topology import Address, Layout, Schedule
 
 FIGURES = {
     "unique_bytes": 8_000_000,

@@ -18,13 +18,13 @@ from typing import Any
 from slurm_config import ClusterShape
 from slurm_testbed import SlurmTestbed
 
-from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.coordinator.announcement import ask
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import DeadPoolError
 from deadpool.events.event import read_events
 from deadpool.host.child_processes import join_network
-from deadpool_lab.workload.harness import SCRIPT
+from deadpool_lab.workload.run import SCRIPT
 
 HOME = "/home/alice"
 OWN_CHECKPOINTS = Path(__file__).with_name("checkpoint_script.py")

@@ -19,7 +19,7 @@ from ray_site import HEAD, driver, of_the_job, start_cluster, start_ray
 from ssh_job import FOLDER, SMALL, WORKLOAD
 from waiting import LIMIT_S, wait_until
 
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 
 WITHOUT_RAY = "" if importlib.util.find_spec("ray") else "needs Ray: pip install 'torch-deadpool[ray]'"
 pytestmark = [

@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 
 from deadpool.clusters.slurm import client
-from deadpool.clusters.slurm.allocation import Allocation, read_allocation
-from deadpool.clusters.slurm.batch_script import JobScript, spare_script
-from deadpool.clusters.slurm.job_settings import job_settings
-from deadpool.clusters.slurm.options import option_words, words_for_spare, words_of_record
+from deadpool.clusters.slurm.allocation import (
+    Allocation,
+    assign_roles,
+    racks_of_features,
+    racks_of_switches,
+    read_allocation,
+)
+from deadpool.clusters.slurm.batch import JobScript, spare_script
+from deadpool.clusters.slurm.options import job_settings, option_words, words_for_spare, words_of_record
 from deadpool.clusters.slurm.preflight import check_before_submission
-from deadpool.clusters.slurm.racks import racks_of_features, racks_of_switches
-from deadpool.clusters.slurm.roles import assign_roles
 from deadpool.clusters.slurm.run_folder import RunFolder
-from deadpool.clusters.slurm.time_limit import TimeLimit
+from deadpool.clusters.slurm.watch import TimeLimit
 from deadpool.errors import ConfigError
 
 TOPOLOGY = """\

@@ -17,7 +17,7 @@ from machines import ROOT, Site, missing
 from ssh_job import FOLDER, SMALL, WORKLOAD, is_idle, ssh_job
 from waiting import LIMIT_S, wait_until
 
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(missing()), reason=missing())]
 

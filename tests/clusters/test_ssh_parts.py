@@ -17,18 +17,17 @@ from deadpool.cli.start.coordinator import founds
 from deadpool.clusters.ssh import outcome as outcome_module
 from deadpool.clusters.ssh.connection import SshClient
 from deadpool.clusters.ssh.daemon import Daemon
-from deadpool.clusters.ssh.hosts import Host, read_hosts
+from deadpool.clusters.ssh.hosts import Host, read_hosts, settle
 from deadpool.clusters.ssh.launcher import SshJob, SshOptions
-from deadpool.clusters.ssh.lines import decode_marked, encode_marked
 from deadpool.clusters.ssh.outcome import Outcome
 from deadpool.clusters.ssh.preflight import Checked, findings
-from deadpool.clusters.ssh.settings import settle
+from deadpool.clusters.ssh.upstream import decode_marked, encode_marked
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import lock_folder
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 
 
 def test_hosts_file(tmp_path):

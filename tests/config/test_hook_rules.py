@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.config.hook_rules import ON_EVENT, WEBHOOK, parse_rule
 from deadpool.config.job_config import JobConfig
+from deadpool.config.orders import ON_EVENT, WEBHOOK, parse_rule
 from deadpool.errors import ConfigError
 
 GO = {"t": 1.0, "what": "go", "generation": "1.2"}

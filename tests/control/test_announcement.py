@@ -12,7 +12,7 @@ from waiting import wait_until_async
 from deadpool.control.coordinator import announcement
 from deadpool.control.coordinator.announcement import Announcement
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 
 NAME = "deadpool-announcement"
 HERE = Address(host="here", port=1)

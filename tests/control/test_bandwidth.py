@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from deadpool.control.coordinator.bandwidth import bandwidth
-from deadpool.control.coordinator.event_text import console_line
+from deadpool.control.coordinator.progress import console_line
+from deadpool.control.coordinator.status import bandwidth
 
 
 def test_rates_of_all_nodes_that_sent_are_told():

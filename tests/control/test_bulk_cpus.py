@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from deadpool.control.agent.bulk_cpus import bulk_cpus
+from deadpool.control.agent.threads import bulk_cpus
 from deadpool.errors import ConfigError
 
 

@@ -14,7 +14,7 @@ from deadpool.config.job_config import JobConfig
 from deadpool.control.launch import coordinator_processes
 from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 
 
 class Process:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 from waiting import wait_until_async
 
-from deadpool.control import core_driver
-from deadpool.control.core_driver import CoreDriver
+from deadpool.control import loops
+from deadpool.control.loops import CoreDriver
 from deadpool.protocol.inputs import LinkLost, Stalled, Tick
 
 LOST = LinkLost(node="n0", reason="closed")
@@ -40,7 +40,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(core_driver, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(loops, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 def told_after(stall_s: float, clock: Clock):
@@ -88,7 +88,7 @@ def put_forward(clock: Clock, step):
 
     def step_and_go_on(input, *, now):
         effects = step(input, now=now)
-        clock.now += core_driver._CHECK_S
+        clock.now += loops._CHECK_S
         return effects
 
     return step_and_go_on
@@ -96,7 +96,7 @@ def put_forward(clock: Clock, step):
 
 def test_deadline_is_told_in_time(monkeypatch):
     """By a timer of its own: the next look at the clock, which would tell it too, is an hour away."""
-    monkeypatch.setattr(core_driver, "_CHECK_S", 3600.0)
+    monkeypatch.setattr(loops, "_CHECK_S", 3600.0)
     core = Listener()
     core.soon_s = 0.1
 

@@ -7,8 +7,8 @@ from contextlib import closing
 
 from waiting import wait_until
 
-from deadpool.control import disk_thread
-from deadpool.control.disk_thread import DiskThread
+from deadpool.control import console
+from deadpool.control.console import DiskThread
 
 
 def fail() -> None:
@@ -25,8 +25,8 @@ def test_call_that_raises_is_counted_and_the_next_one_made():
 
 
 def test_disk_that_does_not_answer_costs_lines_and_no_more_memory_than_allowed(monkeypatch):
-    monkeypatch.setattr(disk_thread, "_MOST_BYTES", 100)
-    monkeypatch.setattr(disk_thread, "_BYTES_OF_A_CALL", 0)
+    monkeypatch.setattr(console, "_MOST_BYTES", 100)
+    monkeypatch.setattr(console, "_BYTES_OF_A_CALL", 0)
     answers, made = threading.Event(), []
     with closing(DiskThread("test-disk")) as disk:
         disk.start()

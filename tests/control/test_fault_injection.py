@@ -13,10 +13,9 @@ from deadpool.control.agent import fault_injection as module
 from deadpool.control.agent.fault_injection import NodeInjections
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers, TrainerState
 from deadpool.protocol.effects import PushCopy
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Version
 from deadpool.protocol.messages import Copy, Holder, Injected, Injection, SlotRef
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Address
 
 GENERATION = Generation(1, 1)
 

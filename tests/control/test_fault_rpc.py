@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from deadpool.config.fault_orders import parse_order
-from deadpool.control.coordinator.fault_rpc import InjectionRpc
-from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
+from deadpool.config.orders import parse_order
+from deadpool.control.coordinator.requests import InjectionRpc
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
+from deadpool.protocol.identity import Address, Generation, Layout, Schedule
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Injection, Join, Permit, Plan, RankOrder, Settings
-from deadpool.protocol.topology import Address, Layout, Schedule
 
 
 class Desk:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deadpool.control.launch import forming
-from deadpool.control.launch.forming import Forming
+from deadpool.control.launch import launcher
+from deadpool.control.launch.launcher import Forming
 from deadpool.control.launch.run_dir import RunDir
 
 
@@ -17,12 +17,12 @@ def say(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     async def answer(_: RunDir) -> dict[str, str]:
         return {"phase": phase}
 
-    monkeypatch.setattr(forming, "ask_status", answer)
+    monkeypatch.setattr(launcher, "ask_status", answer)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forming, "_UNWRITTEN_S", -1.0)
+    monkeypatch.setattr(launcher, "_UNWRITTEN_S", -1.0)
     say(monkeypatch, "forming")
 
 
@@ -57,7 +57,7 @@ def test_plan_of_an_earlier_job_in_the_folder_is_none_of_this_one(run_dir: RunDi
 
 
 def test_event_on_its_way_to_a_slow_disk_is_waited_for(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forming, "_UNWRITTEN_S", 1000.0)
+    monkeypatch.setattr(launcher, "_UNWRITTEN_S", 1000.0)
     assert not Forming(run_dir).is_hopeless(["n0"])
 
 
@@ -65,5 +65,5 @@ def test_disk_that_was_full_from_the_beginning_has_no_plan(run_dir: RunDir, monk
     say(monkeypatch, "running")
     assert not Forming(run_dir).is_hopeless(["n0"])
     monkeypatch.undo()
-    monkeypatch.setattr(forming, "_UNWRITTEN_S", -1.0)
+    monkeypatch.setattr(launcher, "_UNWRITTEN_S", -1.0)
     assert not Forming(run_dir).is_hopeless(["n0"]), "nobody answers, so nobody knows"

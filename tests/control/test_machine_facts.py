@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from deadpool.control.agent.machine_facts import machine_facts
+from deadpool.control.agent.machine import machine_facts
 
 
 def test_machine_tells_its_memory_and_no_speed_of_loopback():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deadpool.control.trainers.oom import OomWatch
+from deadpool.control.trainers.process_activity import OomWatch
 
 
 def counter(path: Path, count: int) -> Path:

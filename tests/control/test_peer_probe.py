@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from deadpool.control.agent import peer_probe
-from deadpool.control.agent.peer_probe import unreachable
+from deadpool.control.agent import coordinator_client
+from deadpool.control.agent.coordinator_client import unreachable
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Peer
-from deadpool.protocol.topology import Address
 
 
 def peer(node: str, host: str, port: int) -> Peer:
@@ -27,7 +27,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         found.append(time.monotonic())
         return found[-1]
 
-    monkeypatch.setattr(peer_probe, "time", SimpleNamespace(monotonic=look))
+    monkeypatch.setattr(coordinator_client, "time", SimpleNamespace(monotonic=look))
     return found
 
 

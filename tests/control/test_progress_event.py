@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from deadpool.control.coordinator.progress import STEP_TIMES_FACT, ProgressReport, gap_s
-from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
+from deadpool.protocol.identity import Address, Layout, Schedule
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Join, Settings
-from deadpool.protocol.topology import Address, Layout, Schedule
-from deadpool.views.metrics.step_times import STEP_BUCKETS_S, StepTimes
+from deadpool.views.metrics.recovery_fold import STEP_BUCKETS_S, StepTimes
 
 
 def core_of(nodes: int) -> Coordinator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deadpool.control.agent.ready_file import ReadyFile
+from deadpool.control.agent.machine import ReadyFile
 
 
 def test_file_is_there_while_the_node_is_ready(tmp_path: Path) -> None:

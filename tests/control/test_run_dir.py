@@ -18,8 +18,8 @@ from deadpool.control.launch.folder_lock import lock_folder
 from deadpool.control.launch.run_dir import KEPT_FOLDER, RunDir
 from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
-from deadpool.host import process_lock
-from deadpool.protocol.topology import Address
+from deadpool.host import private_files
+from deadpool.protocol.identity import Address
 
 ADDRESS = Address(host="127.0.0.1", port=7)
 
@@ -81,7 +81,7 @@ def test_file_system_without_locks(run_dir, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(process_lock.fcntl, "fcntl", refuse)
+    monkeypatch.setattr(private_files.fcntl, "fcntl", refuse)
     lock_folder(run_dir.path, "run_dir").close()
     assert (run_dir.path / "lock").read_text() == ""
     (run_dir.path / "lock").write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname()}))
@@ -124,7 +124,7 @@ def no_locks(monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(process_lock.fcntl, "fcntl", refuse)
+    monkeypatch.setattr(private_files.fcntl, "fcntl", refuse)
 
 
 @pytest.mark.parametrize("changed", ["boot", "since"])

@@ -6,7 +6,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from deadpool.control.agent.thread_priority import ThreadPriority
+from deadpool.control.agent.threads import ThreadPriority
 
 
 def manners() -> tuple[int, frozenset[int]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from deadpool.control.agent import unsent_reports
-from deadpool.control.agent.unsent_reports import UnsentReports
-from deadpool.control.coordinator.standby_watch import StandbyWatch
-from deadpool.control.coordinator.storage_watch import StorageWatch
+from deadpool.control.agent import coordinator_client
+from deadpool.control.agent.coordinator_client import UnsentReports
+from deadpool.control.coordinator.other_coordinators import StandbyWatch
+from deadpool.control.coordinator.progress import StorageWatch
 from deadpool.events.log import Trouble
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Report
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 
 
 def test_disk_that_is_back_says_what_was_dropped_and_status_keeps_it():
@@ -25,7 +25,7 @@ def test_disk_that_is_back_says_what_was_dropped_and_status_keeps_it():
 
 
 def test_events_that_no_coordinator_took_are_counted(monkeypatch):
-    monkeypatch.setattr(unsent_reports, "LIMIT", 2)
+    monkeypatch.setattr(coordinator_client, "LIMIT", 2)
     unsent, sent, told = UnsentReports("n1"), [], []
     for number in range(5):
         unsent.add(Report(records=({"what": "x", "number": number},)))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from deadpool.durable.manifest import FinishTask
 from deadpool.durable.part_file import PartWriter
 from deadpool.durable.rate import RateLimit
 from deadpool.durable.store import Store
-from deadpool.durable.tasks import FinishTask
 from deadpool.durable.writer import finish
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy

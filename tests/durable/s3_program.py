@@ -6,8 +6,7 @@ import sys
 
 from checkpoint_maker import write_whole
 
-from deadpool.durable.manifest import complete_ones
-from deadpool.durable.reading import as_checkpoint, faults_of
+from deadpool.durable.manifest import as_checkpoint, complete_ones, faults_of
 from deadpool.durable.store import open_store
 
 

@@ -15,17 +15,24 @@ from typer.testing import CliRunner
 
 from deadpool.cli.main import app
 from deadpool.durable import rate
-from deadpool.durable.manifest import MANIFEST, complete_ones, decode_manifest
+from deadpool.durable.manifest import (
+    MANIFEST,
+    as_checkpoint,
+    complete_ones,
+    decode_manifest,
+    faults_of,
+    load_rank,
+    newest_checkpoint,
+)
 from deadpool.durable.part_file import PartWriter, host_buffers
 from deadpool.durable.pieces import data_path, decode_part, part_path, share_out
 from deadpool.durable.rate import RateLimit
-from deadpool.durable.reading import as_checkpoint, faults_of, load_rank, newest_checkpoint
 from deadpool.durable.store import DirectoryStore
 from deadpool.durable.writer import finish
 from deadpool.errors import CopyDamaged, StateError
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import region
-from deadpool.snapshot.state.module_state import capture_module
+from deadpool.snapshot.state.host_state import capture_module
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from checkpoint_maker import RANKS, RECORDING, MadeRank, finish_task, name_of
 
-from deadpool.control.agent.checkpoint_writers import CheckpointWriters
-from deadpool.durable.manifest import complete_ones
+from deadpool.control.agent.checkpoint_files import CheckpointWriters
+from deadpool.durable.manifest import PartTask, StagedCopy, complete_ones
 from deadpool.durable.store import DirectoryStore
-from deadpool.durable.tasks import PartTask, StagedCopy
 from deadpool.protocol.inputs import CheckpointFinished, PartWritten
 
 WAIT_S = 300.0

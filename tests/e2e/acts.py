@@ -25,7 +25,7 @@ import torch
 from deadpool.demo import gpt
 from deadpool.trainer import current
 from deadpool_lab.workload import train
-from deadpool_lab.workload.jitter import pause
+from deadpool_lab.workload.run import pause
 
 _ACTS = [word.replace("@", ":").split(":") for word in os.environ.get("E2E_ACTS", "").split()]
 _RANK = int(os.environ["RANK"])

@@ -10,7 +10,7 @@ from unprotected import start_forkserver
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 
 TIMEOUT_S = 1200
 """It bounds only a test that fails, and comes after the limits of what it waits for: those say what did not come."""

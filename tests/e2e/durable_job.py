@@ -18,7 +18,7 @@ from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.durable.manifest import Manifest, complete_ones
 from deadpool.durable.store import open_store
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("durable_script.py")
 

@@ -13,7 +13,7 @@ from deadpool.control.launch.run_dir import RunDir
 from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.errors import JobFailed
 from deadpool.events.event import read_events
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EVERY_STEP: dict[str, Any] = {"nodes": 2, "spares": 1, "overhead_budget": 0.0}

@@ -22,9 +22,8 @@ from unprotected import run_ranks
 from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results
-from deadpool_lab.workload.harness import LIMIT_S, SCRIPT, WorkloadTrial
-from deadpool_lab.workload.jitter import pause
+from deadpool.demo.trial import Results
+from deadpool_lab.workload.run import LIMIT_S, SCRIPT, WorkloadTrial, pause
 
 STEPS = 8
 EVERY_STEP = {"overhead_budget": 0.0, "hang_timeout_s": LIMIT_S}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deadpool_lab.workload.jitter import pause
+from deadpool_lab.workload.run import pause
 
 _POLL_S = 0.005
 

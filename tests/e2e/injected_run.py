@@ -18,11 +18,10 @@ from unprotected import run_ranks
 from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results
+from deadpool.demo.trial import Results
 from deadpool_lab.chaos import gated
 from deadpool_lab.chaos.gated import GATE_EVERY
-from deadpool_lab.workload.harness import WorkloadTrial
-from deadpool_lab.workload.jitter import pause
+from deadpool_lab.workload.run import WorkloadTrial, pause
 
 SCRIPT = Path(gated.__file__)
 SMALL = sizes.INJECTED

@@ -15,7 +15,7 @@ import pytest
 from injected_run import InjectedRun, Injection, InjectionList
 
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 
 MOMENTS = ("first", "forward", "backward", "reduce", "clip", "optimizer", "between", "capture", "wire", "recovered")
 VICTIMS: dict[str, Callable[[int], int]] = {

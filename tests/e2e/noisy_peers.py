@@ -16,7 +16,7 @@ from deadpool.control.launch.launcher import LocalJob
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.transfer.frames import Kind, pack_frame
-from deadpool.wire.framing import LIMIT_BYTES
+from deadpool.wire.codec import LIMIT_BYTES
 from deadpool.wire.handshake import Handshake, Purpose
 
 Port = tuple[str, int]

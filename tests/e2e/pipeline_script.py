@@ -1,6 +1,6 @@
 """A pipeline of two ranks for jobs under test, for `deadpool run` and torchrun alike: one file, no harness in the loop.
 
-Writes what it did like the workload (see deadpool/demo/results.py). The gates of acts.py stand in the backward of the
+Writes what it did like the workload (see deadpool/demo/trial.py). The gates of acts.py stand in the backward of the
 first microbatch.
 """
 

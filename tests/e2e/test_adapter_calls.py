@@ -8,7 +8,7 @@ import pytest
 from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import differences
+from deadpool.demo.trial import differences
 
 SCRIPT = Path(__file__).with_name("adapter_script.py")
 AT = 4

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from deadpool_lab.chaos.surroundings.health_files import CORRECTABLE_ERRORS, UNCORRECTABLE_ERRORS, HealthFiles
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 STORM = 50
 STORM_EVERY_S = 2.5

@@ -16,7 +16,7 @@ from waiting import LIMIT_S
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import differences
+from deadpool.demo.trial import differences
 from deadpool.errors import JobFailed
 
 SCRIPT = Path(__file__).with_name("audit_script.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import differences
+from deadpool.demo.trial import differences
 
 SCRIPT = Path(__file__).with_name("deaf_script.py")
 

@@ -11,9 +11,9 @@ from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import differences
+from deadpool.demo.trial import differences
 from deadpool.errors import ConfigError
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 SLOW_SCRIPT = Path(__file__).with_name("slow_script.py")
 ASKED = "asked@3:0 asked@3:1"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from deadpool.cli.main import app
 from deadpool.control.launch.launcher import running
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 SMALL = {"nodes": 1, "holders": 0}
 

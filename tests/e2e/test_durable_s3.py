@@ -12,7 +12,7 @@ import pytest
 from durable_job import DurableJob
 from s3_server import serving_s3
 
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 
 @pytest.fixture

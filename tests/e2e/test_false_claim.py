@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 SCRIPT = Path(__file__).with_name("claim.py")
 

@@ -17,7 +17,7 @@ import torch
 from torchrun import torchrun
 
 from deadpool.events.event import read_events
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 _STEP = re.compile(r"step:? +(\d+):? +loss:? +([\d.]+)")

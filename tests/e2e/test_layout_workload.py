@@ -13,11 +13,11 @@ from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.gpt import Size
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import ConfigError
 from deadpool_lab.workload import layouts
-from deadpool_lab.workload.harness import SCRIPT, WorkloadTrial
 from deadpool_lab.workload.layouts.assembly import LayoutOptions
+from deadpool_lab.workload.run import SCRIPT, WorkloadTrial
 
 EVERYTHING = ["--ema", "0.9", "--checkpoint", "--optimizer", "foreach", "--loader", "stateful"]
 NOT_HERE = {"3d": "needs 8 ranks", "cp": "torch cannot run it on the CPU"}

@@ -10,7 +10,7 @@ from gated_job import run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import JobFailed
 
 pytest.importorskip("lightning")

@@ -9,7 +9,7 @@ from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 from test_damage import damage_copies
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import differences
+from deadpool.demo.trial import differences
 
 SCRIPT = Path(__file__).with_name("heavy_script.py")
 GATE = 3

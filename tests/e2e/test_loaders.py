@@ -11,7 +11,7 @@ from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 
 SCRIPT = Path(__file__).with_name("loader_script.py")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 
 def logs(gated, *words: object) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 from megatron_cells import FAULTS, LAYOUTS, SCRIPT, STEPS
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import JobFailed
 
 pytest.importorskip("megatron.core")

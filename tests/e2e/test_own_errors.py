@@ -10,8 +10,8 @@ from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import differences
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool.demo.trial import differences
+from deadpool_lab.workload.run import LIMIT_S
 
 SCRIPT = Path(__file__).with_name("own_errors_script.py")
 

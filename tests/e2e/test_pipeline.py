@@ -11,7 +11,7 @@ from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 
 PIPELINE = Path(__file__).with_name("pipeline_script.py")
 TELLING = Path(__file__).with_name("telling_script.py")

@@ -10,8 +10,8 @@ import pytest
 from gated_job import run_unprotected, workload
 from unprotected import run_ranks
 
-from deadpool.demo.results import Results, differences
-from deadpool_lab.workload.harness import SCRIPT
+from deadpool.demo.trial import Results, differences
+from deadpool_lab.workload.run import SCRIPT
 
 
 @pytest.mark.thorough

@@ -12,7 +12,7 @@ import pytest
 from gated_job import EVERY_STEP, GatedJob
 
 from deadpool.config.job_config import JobConfig
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 
 def restarted(gated):

@@ -14,7 +14,7 @@ from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 
 ONCE = Path(__file__).with_name("once_script.py")
 STRICT = Path(__file__).with_name("strict_script.py")

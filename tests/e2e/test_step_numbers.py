@@ -17,7 +17,7 @@ from gated_job import ENDED, EVERY_STEP, STEPS, GatedJob, workload
 from deadpool.config.job_config import JobConfig
 from deadpool.durable.manifest import Manifest, complete_ones
 from deadpool.durable.store import open_store
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 LAST_VERSION_COMES = " ".join(
     f"{what}@{step}:{rank}"

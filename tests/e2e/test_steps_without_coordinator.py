@@ -12,8 +12,8 @@ from gated_job import EVERY_STEP, NOISE, SMALL, GatedJob, run_script_unprotected
 from waiting import wait_until
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import Results, differences
-from deadpool_lab.workload.harness import SCRIPT
+from deadpool.demo.trial import Results, differences
+from deadpool_lab.workload.run import SCRIPT
 
 ALONE = 40
 """Steps that are done while there is no coordinator. Whoever waits for one does not come to their end."""

@@ -12,7 +12,7 @@ from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import differences
+from deadpool.demo.trial import differences
 
 SCRIPT = Path(__file__).with_name("swallow_script.py")
 GATE = 4

@@ -12,7 +12,7 @@ from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import JobFailed
 
 if importlib.util.find_spec("torchtitan") is None:

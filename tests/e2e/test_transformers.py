@@ -10,9 +10,9 @@ from gated_job import run_script_unprotected
 from torchrun import torchrun
 
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import JobFailed
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 pytest.importorskip("accelerate")
 SCRIPT = Path(__file__).with_name("trainer_script.py")

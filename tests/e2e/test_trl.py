@@ -11,9 +11,9 @@ from torchrun import torchrun
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import JobFailed
-from deadpool_lab.workload.harness import LIMIT_S
+from deadpool_lab.workload.run import LIMIT_S
 
 for package in ("trl", "peft", "datasets"):
     pytest.importorskip(package)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import deadpool
-from deadpool.control.coordinator.event_text import ConsoleLines, console_line
+from deadpool.control.coordinator.progress import ConsoleLines, console_line
 from deadpool.events.types import BY_NAME, COMMON_FIELDS, GROUPS
 from deadpool.events.types.document import document
 

@@ -30,9 +30,9 @@ from deadpool.protocol.messages import (
     Report,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.snapshot.arena.piece_digests import PieceDigests
-from deadpool.snapshot.arena.seal_bytes import pack_seal
-from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.snapshot.arena.checksums import PieceDigests
+from deadpool.snapshot.arena.slot import pack_seal
+from deadpool.snapshot.erasure.parity_slot import Contribution
 from deadpool.snapshot.transfer.frames import (
     BODY_LIMIT_BYTES,
     CHUNK_BYTES,
@@ -53,10 +53,9 @@ from deadpool.snapshot.transfer.parity_frames import (
     unpack_contribution,
     unpack_name,
 )
-from deadpool.wire.codec import decode, encode
-from deadpool.wire.credentials import Credentials
-from deadpool.wire.framing import LIMIT_BYTES, Framer, frame
+from deadpool.wire.codec import LIMIT_BYTES, Framer, decode, encode, frame
 from deadpool.wire.handshake import PROOF_BYTES, Handshake
+from deadpool.wire.secret import Credentials
 
 _SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)

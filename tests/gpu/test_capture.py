@@ -12,8 +12,7 @@ import pytest
 import torch
 from cuda_job import OPTIMIZERS, CudaJob, RegisteredSlot, registered_slot
 
-from deadpool.snapshot.arena.progress import Arrived, Progress
-from deadpool.snapshot.arena.slot import clear_seal, read_seal
+from deadpool.snapshot.arena.slot import Arrived, Progress, clear_seal, read_seal
 from deadpool.snapshot.copying import copying, cuda, cuda_lane
 
 pytestmark = pytest.mark.gpu

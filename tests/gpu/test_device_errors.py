@@ -13,7 +13,7 @@ import pytest
 from gated_job import GatedJob
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import differences
+from deadpool.demo.trial import differences
 from deadpool.errors import JobFailed
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ from deadpool.errors import DeviceError
 from deadpool.snapshot.copying import cuda_lane
 from deadpool.snapshot.copying.copy_stats import CopyStats
 from deadpool.snapshot.copying.copying import make_lane
-from deadpool.snapshot.copying.cuda_aside import Aside
+from deadpool.snapshot.copying.cuda import Aside
 from deadpool.snapshot.copying.slot_copy import SlotCopy
 
 pytestmark = pytest.mark.gpu

@@ -7,8 +7,8 @@ import pytest
 
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.events.log import EventLog
-from deadpool.host.owner_only import make_private_folder, open_private
-from deadpool.protocol.topology import Address
+from deadpool.host.private_files import make_private_folder, open_private
+from deadpool.protocol.identity import Address
 
 
 @pytest.fixture(autouse=True)

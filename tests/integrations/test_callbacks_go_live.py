@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler, ProgressCallback
 
-from deadpool.integrations.transformers.position import Position
+from deadpool.integrations.transformers.training import Position
 
 
 def make_trainer() -> Any:

@@ -8,8 +8,7 @@ import pytest
 
 from deadpool.errors import ConfigError
 from deadpool.integrations import library_check
-from deadpool.integrations.library_check import Library, importing, is_protected_job, require_suitable
-from deadpool.integrations.relied_on import Uses
+from deadpool.integrations.library_check import Library, Uses, importing, is_protected_job, require_suitable
 from deadpool.trainer import current
 
 

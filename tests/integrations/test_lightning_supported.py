@@ -25,7 +25,7 @@ from lightning.fabric.utilities.distributed import DistributedSamplerWrapper  # 
 from lightning.pytorch.callbacks import EMAWeightAveraging, StochasticWeightAveraging, Timer  # noqa: E402
 
 from deadpool.errors import ConfigError  # noqa: E402
-from deadpool.integrations.lightning import supported  # noqa: E402
+from deadpool.integrations.lightning import hooks  # noqa: E402
 
 
 class Rows(Dataset):
@@ -66,11 +66,11 @@ def make_trainer(**settings):
 def test_trainers_that_are_refused(settings, reason):
     trainer = make_trainer(**settings)
     with pytest.raises(ConfigError, match=reason):
-        supported.require_supported_trainer(trainer)
+        hooks.require_supported_trainer(trainer)
 
 
 def test_plain_trainer_is_accepted():
-    supported.require_supported_trainer(make_trainer())
+    hooks.require_supported_trainer(make_trainer())
 
 
 def fit_loop(loader):
@@ -84,9 +84,9 @@ def distributed(sampler=None, **settings):
 
 
 def test_known_orders_are_accepted():
-    supported.require_supported_data(fit_loop(distributed()))
-    supported.require_supported_data(fit_loop(distributed(SequentialSampler)))
-    supported.require_supported_data(fit_loop(DataLoader(Rows(), batch_size=None, sampler=SequentialSampler(Rows()))))
+    hooks.require_supported_data(fit_loop(distributed()))
+    hooks.require_supported_data(fit_loop(distributed(SequentialSampler)))
+    hooks.require_supported_data(fit_loop(DataLoader(Rows(), batch_size=None, sampler=SequentialSampler(Rows()))))
 
 
 class OwnBatches(BatchSampler):
@@ -104,12 +104,12 @@ class OwnBatches(BatchSampler):
 )
 def test_orders_that_cannot_be_drawn_again_are_refused(loader):
     with pytest.raises(ConfigError, match="the order of the training data"):
-        supported.require_supported_data(fit_loop(loader))
+        hooks.require_supported_data(fit_loop(loader))
 
 
 def test_persistent_workers_are_refused():
     with pytest.raises(ConfigError, match="persistent_workers"):
-        supported.require_supported_data(fit_loop(distributed(num_workers=1, persistent_workers=True)))
+        hooks.require_supported_data(fit_loop(distributed(num_workers=1, persistent_workers=True)))
 
 
 def fit(module, *, callbacks=(), ckpt_path=None, datamodule=None):
@@ -131,21 +131,21 @@ GENERATORS = [np.random.default_rng(), np.random.RandomState(), random.Random(),
 def test_generator_of_its_own_is_refused_unless_it_is_protected(generator):
     module = with_attribute(Module(), rng=generator)
     with pytest.raises(ConfigError, match=r"generator of its own \(rng\)"):
-        supported.require_supported_fit(fit(module), {})
-    supported.require_supported_fit(fit(module), {"rng": generator})
+        hooks.require_supported_fit(fit(module), {})
+    hooks.require_supported_fit(fit(module), {"rng": generator})
 
 
 def test_callback_with_a_model_is_refused_unless_it_is_protected():
     average = nn.Linear(1, 1)
     callback = with_attribute(L.Callback(), average=average)
     with pytest.raises(ConfigError, match=r"holds a model \(average\)"):
-        supported.require_supported_fit(fit(Module(), callbacks=[callback]), {})
-    supported.require_supported_fit(fit(Module(), callbacks=[callback]), {"average": average})
+        hooks.require_supported_fit(fit(Module(), callbacks=[callback]), {})
+    hooks.require_supported_fit(fit(Module(), callbacks=[callback]), {"average": average})
 
 
 def test_checkpoint_to_resume_from_is_refused():
     with pytest.raises(ConfigError, match="ckpt_path"):
-        supported.require_supported_fit(fit(Module(), ckpt_path="last.ckpt"), {})
+        hooks.require_supported_fit(fit(Module(), ckpt_path="last.ckpt"), {})
 
 
 def test_callbacks_of_the_module_are_refused():
@@ -154,4 +154,4 @@ def test_callbacks_of_the_module_are_refused():
             return []
 
     with pytest.raises(ConfigError, match="configure_callbacks"):
-        supported.require_supported_fit(fit(WithCallbacks()), {})
+        hooks.require_supported_fit(fit(WithCallbacks()), {})

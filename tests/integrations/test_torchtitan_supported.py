@@ -19,9 +19,8 @@ from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.trainer import Trainer
 
 from deadpool.errors import ConfigError, NotInPlace
-from deadpool.integrations.torchtitan.batches import Batches
-from deadpool.integrations.torchtitan.supported import require_supported
-from deadpool.integrations.torchtitan.training import Training
+from deadpool.integrations.torchtitan.hooks import require_supported
+from deadpool.integrations.torchtitan.training import Batches, Training
 
 
 def make(kind: type = Trainer, **attributes: Any) -> Any:

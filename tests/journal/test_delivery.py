@@ -6,7 +6,7 @@ import pytest
 
 from deadpool.journal import Entry, Run, delivery
 from deadpool.journal.delivery import Delivery
-from deadpool.journal.undelivered import Undelivered
+from deadpool.journal.entry import Undelivered
 
 RUN = Run("aa", 0)
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from deadpool.journal import Jsonl, Run
 from deadpool.journal.delivery import Delivery
+from deadpool.journal.entry import Undelivered
 from deadpool.journal.step_values import StepValues, finished
-from deadpool.journal.undelivered import Undelivered
 
 RUN = Run("aa", 0)
 

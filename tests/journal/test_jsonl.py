@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT_S, wait_until
 
-from deadpool.journal import Entry, Jsonl, Run, locking
+from deadpool.journal import Entry, Jsonl, Run, jsonl
 
 RUN = Run("aa", 0)
 
@@ -150,7 +150,7 @@ def test_file_that_somebody_emptied_goes_on_where_it_was(opened, path):
 
 
 def test_lock_that_another_keeps_is_an_error_and_not_a_wait_for_ever(opened, path, monkeypatch):
-    monkeypatch.setattr(locking, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(jsonl, "_TIMEOUT_S", 0.1)
     sink = opened()
     with path.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)

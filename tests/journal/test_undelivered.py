@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.journal.entry import Entry
-from deadpool.journal.undelivered import Undelivered
+from deadpool.journal.entry import Entry, Undelivered
 
 
 def entry(step: int, text: str = "{}") -> Entry:

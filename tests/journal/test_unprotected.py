@@ -8,7 +8,7 @@ import pytest
 
 from deadpool.errors import ConfigError
 from deadpool.journal import Jsonl, delivery
-from deadpool.journal.unprotected import UnprotectedJournal
+from deadpool.journal.step_values import UnprotectedJournal
 from deadpool.trainer.unprotected import UnprotectedShares, UnprotectedStep
 
 

@@ -11,20 +11,17 @@ from notation import address, copies, copy, generation, geometry, lives, options
 from deadpool.protocol import effects as fx
 from deadpool.protocol import inputs
 from deadpool.protocol import messages as msg
-from deadpool.protocol.adaptive_bounds import AdaptiveBounds
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.causes import FaultKind, Miss, Refusal
-from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
+from deadpool.protocol.causes import AdaptiveBounds, Checkpoint, DurableSettings, FaultKind, Miss, Refusal
 from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
-from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.health import HealthSample
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import NO_GENERATION, Generation, Layout, Schedule, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
 from deadpool.protocol.seal import Digest
-from deadpool.protocol.topology import Layout, Schedule
 from deadpool.wire.codec import decode, encode
 
 EVERY_STEP = Schedule()

@@ -15,11 +15,9 @@ from msgspec.structs import replace
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
 from deadpool.protocol.coding import CodingGroup
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Schedule, Value, Version
 from deadpool.protocol.quorum import Footing, Promise
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.structs import Value
-from deadpool.protocol.topology import Address, Schedule
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
-from deadpool.protocol.identity import FOUNDING, NO_GENERATION, Generation
+from deadpool.protocol.identity import FOUNDING, NO_GENERATION, Generation, Layout, Schedule
 from deadpool.protocol.messages import Fence, Go, Permit, Plan, RankOrder
 from deadpool.protocol.quorum import Changes, Footing, Promise, Quorum, Voter, electorates
-from deadpool.protocol.topology import Layout, Schedule
 
 Order = Fence | Plan | Go
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from deadpool.protocol.adaptive_bounds import CHANGES, AdaptiveBounds
+from deadpool.protocol.causes import CHANGES, AdaptiveBounds
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import (
     ENVIRONMENT,
@@ -24,7 +24,7 @@ from deadpool.protocol.features.adaptation.coordinator.adaptation import (
     Pacing,
     Suspect,
 )
-from deadpool.protocol.features.adaptation.coordinator.scheme_choice import SCHEME, SchemeChoice
+from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, SchemeChoice
 from deadpool.protocol.health import CERTAIN, CORRECTABLE, DOUBTFUL, HOT, LIKELY, LINK_ERRORS, UNCORRECTABLE
 from deadpool.protocol.messages import Sign
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.copies.capture_costs import ENOUGH, PENDING_AT_MOST, WINDOW, CaptureCosts
 from deadpool.protocol.causes import Miss
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Schedule
 from deadpool.protocol.messages import Missed, Stepped
-from deadpool.protocol.topology import Schedule
 
 FIRST = Generation(1, 1)
 

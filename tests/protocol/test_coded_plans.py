@@ -12,9 +12,8 @@ from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, Glob
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
 from deadpool.protocol.coordinator.recovery.planner import plan
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Layout, Schedule
 from deadpool.protocol.messages import Copies, Copy, Inventory, Live, Lives, Parity
-from deadpool.protocol.topology import Layout, Schedule
 
 V4 = "v4@1.1"
 LAYOUT = Layout(positions=4, per_node=1, holders=1)

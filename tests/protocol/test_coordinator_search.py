@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.agent.leadership.coordinator_search import ROUNDS, CoordinatorSearch
+from deadpool.protocol.agent.leadership.coordinator_session import ROUNDS, CoordinatorSearch
 
 
 def test_all_are_tried_in_order_and_then_again() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from benches import job_state
 
-from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.commits.interval import IntervalChange, IntervalChooser
+from deadpool.protocol.identity import Layout, Schedule
 from deadpool.protocol.messages import CaptureCostReport, Overhead
-from deadpool.protocol.topology import Layout, Schedule
+from deadpool.protocol.permits import CaptureSchedule
 
 LAYOUT = Layout(positions=2, per_node=1, holders=1)
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from deadpool.protocol.agent.copies.overhead_meter import ENOUGH, OverheadMeter
-from deadpool.protocol.topology import LEFT_OUT, LEFT_OUT_OF, Schedule
+from deadpool.protocol.agent.copies.capture_costs import ENOUGH_STEPS, OverheadMeter
+from deadpool.protocol.identity import LEFT_OUT, LEFT_OUT_OF, Schedule
 
 
 def measure(every, cost, steps, *, left_out_of=LEFT_OUT_OF, noise=0.003, drift=0.0, outliers=0.0, seed=1):
@@ -63,8 +63,8 @@ def test_steps_for_which_the_script_switched_protection_off_are_compared():
 
 
 def test_too_few_comparisons_are_not_reported():
-    assert measure(1, 0.01, LEFT_OUT_OF * (ENOUGH - 1)) is None
-    assert measure(1, 0.01, LEFT_OUT_OF * (ENOUGH + 1)).count == ENOUGH
+    assert measure(1, 0.01, LEFT_OUT_OF * (ENOUGH_STEPS - 1)) is None
+    assert measure(1, 0.01, LEFT_OUT_OF * (ENOUGH_STEPS + 1)).count == ENOUGH_STEPS
 
 
 def test_what_was_measured_belongs_to_an_interval_and_outlives_a_fence():

@@ -10,10 +10,9 @@ from notation import address, copies, copy, lives, version
 from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.planner import plan
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Layout, Schedule
 from deadpool.protocol.messages import Copies, Copy, Inventory, Lives, TrainerInfo
 from deadpool.protocol.seal import Digest
-from deadpool.protocol.topology import Layout, Schedule
 
 V1 = "v1@1.1"
 

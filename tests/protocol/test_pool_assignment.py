@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.features.leases.pool.assignment import assign
 from deadpool.protocol.features.leases.pool.host import (
     AgentExited,
     Assigned,
@@ -22,6 +21,7 @@ from deadpool.protocol.features.leases.pool.pool import (
     Pool,
     ToHost,
     WarnHost,
+    assign,
 )
 from deadpool.protocol.messages import HostState, PoolJob
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from notation import slot
 
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Schedule, Version
 from deadpool.protocol.messages import Arriving, Connect, Connected, Go, Restore, Seat
 from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume, WalkStage
 from deadpool.protocol.seal import Digest, Extent, Seal
-from deadpool.protocol.topology import Address, Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 
 FIRST, SECOND, THIRD = Generation(1, 1), Generation(1, 2), Generation(1, 3)

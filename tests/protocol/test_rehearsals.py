@@ -9,8 +9,8 @@ from notation import address
 
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.recovery.rehearsals import assignments, far_apart
+from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import TrainerInfo
-from deadpool.protocol.topology import Layout
 
 hypothesis = pytest.importorskip("hypothesis")
 given, st = hypothesis.given, hypothesis.strategies

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.adaptive_bounds import AdaptiveBounds
+from deadpool.protocol.causes import AdaptiveBounds
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import Change, Memory, Outlook, Pacing
-from deadpool.protocol.features.adaptation.coordinator.scheme_choice import LONGEST_WAIT, SCHEME, SchemeChoice
+from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import LONGEST_WAIT, SCHEME, SchemeChoice
 
 DWELL_S = 600.0
 GIB = 1 << 30

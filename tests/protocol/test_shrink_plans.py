@@ -13,10 +13,9 @@ from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
 from deadpool.protocol.features.shrink.coordinator.carriers import Shrunk, place_shrunk, shrink
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Generation, Layout, Schedule, Version
 from deadpool.protocol.messages import Copy, Inventory, Permit, Shares, TrainerInfo
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Layout, Schedule
 
 
 def job(positions: int, *, block: int = 1, per_node: int = 1, lost: tuple[int, ...] = (), refused: str = ""):

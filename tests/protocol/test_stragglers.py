@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from benches import job_state
 
-from deadpool.protocol.agent.trainers.work_time import ENOUGH, SPAN_S, WorkTimes
+from deadpool.protocol.agent.leadership.heartbeat import ENOUGH, SPAN_S, WorkTimes
 from deadpool.protocol.coordinator.membership.stragglers import ROUNDS, StragglerWatch
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Layout
 from deadpool.protocol.messages import Stepped, WorkTime
-from deadpool.protocol.topology import Layout
 
 GENERATION = Generation(1, 1)
 STEP_S = 0.5

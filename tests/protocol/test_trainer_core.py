@@ -5,9 +5,8 @@ from __future__ import annotations
 from notation import geometry, slot, version
 
 from deadpool.protocol.causes import Miss
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Generation, Schedule, Version
 from deadpool.protocol.messages import Captured
-from deadpool.protocol.topology import Schedule
 from deadpool.protocol.trainer_core import Capture, SlotAwaited, TrainerCore
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)

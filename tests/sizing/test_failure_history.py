@@ -7,9 +7,8 @@ import json
 import pytest
 
 from deadpool.errors import ConfigError
-from deadpool.sizing.history import History, from_events, read_log
-from deadpool.sizing.inputs import Inputs
-from deadpool.sizing.phases import Phases, measured
+from deadpool.sizing.failure_history import History, from_events, read_log
+from deadpool.sizing.inputs import Inputs, Phases, measured
 
 JOB = Inputs(nodes=100)
 

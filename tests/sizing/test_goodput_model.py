@@ -9,12 +9,10 @@ from statistics import fmean
 import pytest
 
 from deadpool.errors import ConfigError
-from deadpool.sizing.advice import Wishes, advise, best_spares
-from deadpool.sizing.band import draws
-from deadpool.sizing.failure_mix import LLAMA3, LLAMA3_PLANNED, Interruption, mix, shares
+from deadpool.sizing.advice import Wishes, advise, best_spares, draws
+from deadpool.sizing.failure_history import LLAMA3, LLAMA3_PLANNED, Interruption, mix, shares
 from deadpool.sizing.goodput import Choice, outlook
-from deadpool.sizing.inputs import Inputs
-from deadpool.sizing.phases import Phases
+from deadpool.sizing.inputs import Inputs, Phases
 from deadpool.sizing.protection import SCHEMES, Scheme, best_interval, costs_of, least_interval, parse_scheme
 
 LLAMA = Inputs(nodes=2048)

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from deadpool.sizing.failure_mix import Interruption
-from deadpool.sizing.spare_pool import shortage
+from deadpool.sizing.failure_history import Interruption
+from deadpool.sizing.goodput import shortage
 
 HOUR = 3600.0
 LONG = 1e6 * HOUR

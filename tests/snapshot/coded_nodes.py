@@ -18,9 +18,8 @@ from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests, region
 from deadpool.snapshot.erasure.block_source import BlockSource
-from deadpool.snapshot.erasure.coders import Coder
-from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
-from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.erasure.galois import Coder
+from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
 from deadpool.snapshot.transfer import (
     ContributeRequest,
@@ -41,9 +40,9 @@ _MODULES = (
     "protocol.coding",
     "protocol.seal",
     "snapshot.arena.checksums",
-    "snapshot.arena.piece_digests",
+    "snapshot.arena.checksums",
     "snapshot.transfer.frames",
-    "snapshot.transfer.received_pieces",
+    "snapshot.transfer.incoming",
     "snapshot.erasure.rebuild",
 )
 

@@ -13,9 +13,9 @@ from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Region, Seal
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.seal_bytes import pack_seal
-from deadpool.snapshot.arena.slot import read_seal, region
+from deadpool.snapshot.arena.slot import pack_seal, read_seal, region
 from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferRefused, TransferServer
+from deadpool.snapshot.transfer.channel import authenticate
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Kind,
@@ -24,8 +24,7 @@ from deadpool.snapshot.transfer.frames import (
     pack_frame,
     pack_geometry,
 )
-from deadpool.snapshot.transfer.greeting import authenticate
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 MEMBER = Credentials(b"s" * 32)

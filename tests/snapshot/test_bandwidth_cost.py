@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deadpool.snapshot.copying.bandwidth_cost import REACHED, memory_bytes_per_s
-from deadpool.snapshot.copying.copy_stats import CaptureCost
+from deadpool.snapshot.copying.copy_stats import REACHED, CaptureCost, memory_bytes_per_s
 
 
 def test_clock_and_bus_width_give_the_rate():

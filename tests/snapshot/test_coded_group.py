@@ -16,7 +16,7 @@ from snapshot_nodes import GENERATION, WAIT_S
 from deadpool.errors import TransferError
 from deadpool.protocol.seal import REGIONS
 from deadpool.snapshot.arena.slot import read_seal, write_seal
-from deadpool.snapshot.erasure.coders import NumpyCoder
+from deadpool.snapshot.erasure.galois import NumpyCoder
 
 SILENCE_S = 5.0
 SHARDS = [

@@ -6,8 +6,7 @@ import pytest
 import torch
 from test_cuda_calls import LibraryTwin
 
-from deadpool.snapshot.copying.cuda import Addresses, Runtime
-from deadpool.snapshot.copying.cuda_aside import Clones, aside_bytes, place_clones
+from deadpool.snapshot.copying.cuda import Addresses, Clones, Runtime, aside_bytes, place_clones
 
 STREAM = 77
 SIZES = (5, 512, 513, 100_000, 1)

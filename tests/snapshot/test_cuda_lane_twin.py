@@ -19,7 +19,8 @@ from test_cuda_calls import LibraryTwin
 from test_state import Odd
 
 from deadpool.errors import DeviceError
-from deadpool.snapshot.copying import cuda_aside, cuda_lane
+from deadpool.snapshot.copying import cuda as cuda_aside
+from deadpool.snapshot.copying import cuda_lane
 from deadpool.snapshot.copying.cuda import Runtime
 from deadpool.snapshot.copying.cuda_lane import CudaLane
 from deadpool.snapshot.copying.slot_copy import SlotCopy

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from deadpool.snapshot.identity.device_sums import DeviceSums
+from deadpool.snapshot.identity.uncounted_writes import DeviceSums
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -54,7 +54,7 @@ def test_what_torch_counts_is_not_found_nor_what_an_optimizer_does_later(sums, p
 def test_verdict_that_is_still_on_its_way_is_read_later(sums, plan, monkeypatch):
     there = [False]
     monkeypatch.setattr(
-        "deadpool.snapshot.identity.device_sums._bring_home",
+        "deadpool.snapshot.identity.uncounted_writes._bring_home",
         lambda keys, differ: SimpleNamespace(keys=keys, differ=differ.cpu(), is_there=lambda: there[0]),
     )
     sums.take(plan)

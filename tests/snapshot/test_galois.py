@@ -10,9 +10,20 @@ import pytest
 
 from deadpool.errors import TransferError
 from deadpool.protocol.coding import MOST_MEMBERS, MOST_PARITIES
-from deadpool.snapshot.erasure import coders
-from deadpool.snapshot.erasure.coders import IsalCoder, NumpyCoder, choose, chosen_coder, libraries
-from deadpool.snapshot.erasure.galois import DataBlock, ParityBlock, coefficient, invert, multiply, weights
+from deadpool.snapshot.erasure import galois
+from deadpool.snapshot.erasure.galois import (
+    DataBlock,
+    IsalCoder,
+    NumpyCoder,
+    ParityBlock,
+    choose,
+    chosen_coder,
+    coefficient,
+    invert,
+    libraries,
+    multiply,
+    weights,
+)
 
 SCHEMES = [(2, 1), (3, 1), (4, 1), (4, 2), (8, 2), (5, 3), (4, 4)]
 
@@ -136,7 +147,7 @@ def test_library_that_computes_something_else_is_not_used(monkeypatch):
 
 def test_choice_is_made_once(monkeypatch):
     chosen_coder.cache_clear()
-    monkeypatch.setattr(coders, "libraries", lambda: iter(()))
+    monkeypatch.setattr(galois, "libraries", lambda: iter(()))
     assert isinstance(chosen_coder(), NumpyCoder)
     monkeypatch.undo()
     assert isinstance(chosen_coder(), NumpyCoder)

@@ -11,10 +11,9 @@ from snapshot_nodes import EXTENT, GEOMETRY, pull_request
 from deadpool.errors import TransferError
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.checksums import PIECE_BYTES
-from deadpool.snapshot.arena.progress import Arrived, Progress
-from deadpool.snapshot.arena.slot import read_seal, write_seal
+from deadpool.snapshot.arena.slot import Arrived, Progress, read_seal, write_seal
 from deadpool.snapshot.transfer.frames import Chunk
-from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
+from deadpool.snapshot.transfer.incoming import ReceivedPieces
 
 
 @pytest.fixture

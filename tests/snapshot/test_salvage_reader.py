@@ -12,7 +12,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Copy
 from deadpool.snapshot.arena.salvage_file import write_salvage
 from deadpool.snapshot.record.salvage_reader import read_folder
-from deadpool.trainer.recovery.checked_load import load_checked
+from deadpool.trainer.recovery.loading import load_checked
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 

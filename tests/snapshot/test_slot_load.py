@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from state_job import Job, Snapshot
 
-from deadpool.snapshot.arena.progress import Arrived, Progress
+from deadpool.snapshot.arena.slot import Arrived, Progress
 from deadpool.snapshot.state.state import Restoring
 
 REPLICAS = (0, 1)  # the state is in the replica region

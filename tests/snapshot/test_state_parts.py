@@ -12,11 +12,10 @@ from torch import nn
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from deadpool.protocol.messages import Part
-from deadpool.snapshot.record.floats import split_floats
 from deadpool.snapshot.record.record import encode
 from deadpool.snapshot.state.loaders import LoaderPosition
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.snapshot.state.state_parts import _parts_of_object
+from deadpool.snapshot.state.state_parts import _parts_of_object, split_floats
 
 
 class Average:

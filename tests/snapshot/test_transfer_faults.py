@@ -25,11 +25,11 @@ from snapshot_nodes import (
 from deadpool.errors import TransferError, WireError
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.seal_bytes import pack_seal
+from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, chunks_of, pack_chunk, pack_frame
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES, PROOF_BYTES
+from deadpool.wire.secret import Credentials
 
 
 def push_to(client: TransferClient, address, owner: Owner, generation: Generation = GENERATION) -> None:

@@ -26,9 +26,9 @@ from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, pack_frame
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import Handshake
-from deadpool.wire.preauth_limit import PreauthLimit
+from deadpool.wire.listener import PreauthLimit
+from deadpool.wire.secret import Credentials
 from deadpool.wire.tls import load_tls
 
 

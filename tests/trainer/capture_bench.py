@@ -9,20 +9,19 @@ import torch
 from device_twin import DeviceTwin
 from waiting import LIMIT_S
 
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Generation, Layout, Schedule, Version
 from deadpool.protocol.messages import Captured, Missed, Settings, SlotRef
-from deadpool.protocol.topology import Layout, Schedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer.capture.registration import Registrar
-from deadpool.trainer.guards.findings import Findings
+from deadpool.trainer.capture.slots import Registrar
+from deadpool.trainer.guards.guard import Findings
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JobJournal
 from deadpool.trainer.process.injected_fault import InjectionTriggers
 from deadpool.trainer.process.session import Session
-from deadpool.trainer.recovery.forward_stop import ForwardStop
-from deadpool.trainer.recovery.unwind_watchdog import UnwindWatchdog
+from deadpool.trainer.recovery.stops import ForwardStop
+from deadpool.trainer.recovery.unwinding import UnwindWatchdog
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 FIRST, SECOND = Generation(1, 1), Generation(1, 2)

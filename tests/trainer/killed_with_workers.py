@@ -7,7 +7,7 @@ import time
 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from deadpool.trainer.process.child_cleanup import end_children_with_this_process
+from deadpool.trainer.process.forked_child import end_children_with_this_process
 
 if sys.argv[1:] == ["injection_ordered"]:
     end_children_with_this_process()

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
-from deadpool.trainer.process.step_moments import MomentWatch
+from deadpool.trainer.process.injected_fault import MomentWatch
 
 WIDTH = 8
 Step = Callable[["Trail"], None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.protocol.capture_schedule import MAX_EVERY
-from deadpool.trainer.capture.budget import WARM_UP_STEPS, Budget
+from deadpool.protocol.permits import MAX_EVERY
+from deadpool.trainer.capture.late_capture import WARM_UP_STEPS, Budget
 
 
 def warm(share: float, step_s: float = 1.0) -> Budget:

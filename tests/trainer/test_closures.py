@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from deadpool.trainer.closures import after_closure
+from deadpool.trainer.loop import after_closure
 
 
 class OrderBench:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deadpool.trainer.process.device import what_broke
+from deadpool.trainer.process.environment import what_broke
 
 ASSERT = """CUDA error: device-side assert triggered
 CUDA kernel errors might be asynchronously reported at some other API call.

@@ -28,22 +28,21 @@ from torch import nn
 from waiting import LIMIT_S, wait_until
 
 from deadpool.control.agent.data_plane import DataPlane
-from deadpool.control.agent.thread_priority import ThreadPriority
+from deadpool.control.agent.threads import ThreadPriority
 from deadpool.protocol.effects import Allocate, CutStreams, FetchCopy, WriteSeal
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Schedule, Version
 from deadpool.protocol.inputs import Allocated, Fetched, FetchFailed, StreamsCut
 from deadpool.protocol.messages import Arriving, Copy, Fetch, Restore, SlotRef, Source
 from deadpool.protocol.recovery_walk import Load, RecoveryWalk
 from deadpool.protocol.seal import Seal
-from deadpool.protocol.topology import Address, Schedule
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer.control_flow import Superseded
+from deadpool.trainer.current import Superseded
 from deadpool.trainer.process.session import Session
 from deadpool.trainer.recovery import recovery
-from deadpool.trainer.recovery.early_load import load_what_arrives
+from deadpool.trainer.recovery.loading import load_what_arrives
 from deadpool.trainer.shares.shares import StepShares
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 SECRET = secrets.token_bytes(32)
@@ -322,7 +321,7 @@ def test_fence_while_the_device_still_reads_the_slot(make_bench):
 
 
 def test_small_state_is_loaded_when_it_is_there(make_bench, monkeypatch):
-    monkeypatch.setattr("deadpool.trainer.recovery.early_load.WORTH_BYTES", 1 << 40)
+    monkeypatch.setattr("deadpool.trainer.recovery.loading.WORTH_BYTES", 1 << 40)
     bench = make_bench()
     source = bench.source()
     bench.restore_when_fetched()

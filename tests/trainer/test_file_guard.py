@@ -15,13 +15,12 @@ import pytest
 import torch
 
 from deadpool.config.environment import FIRST_START_VARIABLE
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Generation, Schedule, Version
 from deadpool.protocol.messages import Recording, Rehearse, Seat
-from deadpool.protocol.topology import Schedule
 from deadpool.trainer import first_start
 from deadpool.trainer.guards.file_guard import FileGuard
-from deadpool.trainer.guards.job_folders import JobFolders
-from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.guards.guard import Rule
+from deadpool.trainer.guards.kept_files import JobFolders
 
 FOUNDING, LATER = Generation(1, 1), Generation(1, 2)
 VERSION = Version(FOUNDING, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.trainer.final_actions import FinalActions
+from deadpool.trainer.job_journal import FinalActions
 
 
 def make() -> tuple[FinalActions, list[int]]:

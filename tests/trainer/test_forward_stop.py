@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from deadpool.errors import Unwind
-from deadpool.trainer.recovery.forward_stop import ForwardStop
+from deadpool.trainer.recovery.stops import ForwardStop
 
 
 class Bench:

@@ -15,12 +15,9 @@ from torch.utils.data import DataLoader
 from deadpool.snapshot.state.cures import VARIABLE
 from deadpool.snapshot.state.loaders import with_position
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
-from deadpool.trainer.guards.drawn_batches import DrawnBatches
-from deadpool.trainer.guards.guard import Guard, is_due
-from deadpool.trainer.guards.pending_handles import PendingHandles
-from deadpool.trainer.guards.rules import Rule
-from deadpool.trainer.guards.served_stores import ServedStores
-from deadpool.trainer.guards.unknown_loaders import UnknownLoaders
+from deadpool.trainer.guards.distributed_objects import PendingHandles, ServedStores
+from deadpool.trainer.guards.guard import Guard, Rule, is_due
+from deadpool.trainer.guards.loaders import DrawnBatches, UnknownLoaders
 
 
 class Reports:

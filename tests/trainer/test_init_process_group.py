@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from deadpool.backend.groups import Groups
 from deadpool.errors import ConfigError
-from deadpool.trainer.process.device import require_current_device, use_device
+from deadpool.trainer.process.environment import require_current_device, use_device
 from deadpool.trainer.process.init_process_group import DefaultGroup
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Generation, Schedule
 from deadpool.protocol.messages import Injected, Injection, Report, Seat
-from deadpool.protocol.topology import Schedule
 from deadpool.trainer.process import injected_fault
 from deadpool.trainer.process.injected_fault import InjectionTriggers
 from deadpool.trainer.step import DryStep, Step

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from test_file_guard import LATER, REHEARSE, VERSION, begin, seat  # noqa: F401
 
-from deadpool.trainer.guards.job_folders import JobFolders
-from deadpool.trainer.guards.kept_removals import removed_by_command
+from deadpool.trainer.guards.kept_files import JobFolders, removed_by_command
 
 NEWCOMER = seat(LATER, VERSION)
 

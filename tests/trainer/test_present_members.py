@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.trainer.shares.present_members import present_members
+from deadpool.trainer.shares.layout import present_members
 
 
 def test_first_rank_is_stood_for_by_its_carrier():

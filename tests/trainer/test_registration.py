@@ -10,8 +10,8 @@ import pytest
 from deadpool.errors import DeviceError
 from deadpool.protocol.seal import Geometry
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.trainer.capture import registration
-from deadpool.trainer.capture.registration import Registrar
+from deadpool.trainer.capture import slots
+from deadpool.trainer.capture.slots import Registrar
 
 
 class RuntimeTwin:
@@ -42,9 +42,9 @@ def said() -> list[tuple[str, dict[str, Any]]]:
 
 def make(monkeypatch: pytest.MonkeyPatch, said: list[Any], *, refuses: bool = False) -> tuple[Registrar, RuntimeTwin]:
     twin = RuntimeTwin(refuses)
-    monkeypatch.setattr(registration, "runtime", lambda: twin)
-    monkeypatch.setattr(registration.torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr(registration.torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(slots, "runtime", lambda: twin)
+    monkeypatch.setattr(slots.torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(slots.torch.cuda, "current_device", lambda: 0)
     return Registrar(lambda what, **detail: said.append((what, detail))), twin
 
 

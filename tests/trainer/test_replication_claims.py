@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from deadpool.errors import ConfigError
-from deadpool.snapshot.record.replicas import choose_peers
-from deadpool.trainer.shares.replication_claims import apply_claims
+from deadpool.snapshot.record.placement import choose_peers
+from deadpool.trainer.shares.layout import apply_claims
 from deadpool.trainer.unprotected import UnprotectedPool
 
 RANK = 1

@@ -15,9 +15,8 @@ from torch.optim.lr_scheduler import LambdaLR, SequentialLR, StepLR
 from torch.optim.swa_utils import AveragedModel
 
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer.guards.carried_names import carried_names
-from deadpool.trainer.guards.rules import Rule
-from deadpool.trainer.guards.state_in_variables import StateInVariables
+from deadpool.trainer.guards.guard import Rule
+from deadpool.trainer.guards.state_in_variables import StateInVariables, carried_names
 
 
 class Reports:

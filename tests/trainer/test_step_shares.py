@@ -15,15 +15,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from deadpool.errors import ConfigError
+from deadpool.protocol.identity import Schedule
 from deadpool.protocol.messages import Shares, UsesShares
-from deadpool.protocol.topology import Schedule
 from deadpool.snapshot.record.layout import join_record, split_record
 from deadpool.snapshot.record.record import encode
 from deadpool.trainer.capture.boundary_groups import GROUPS
 from deadpool.trainer.job_journal import JOURNAL, JobJournal
 from deadpool.trainer.shares import shares as step_shares
 from deadpool.trainer.shares.layout import _block, find_shares
-from deadpool.trainer.shares.rules import make_own
+from deadpool.trainer.shares.shares import make_own
 from deadpool.trainer.step import Step
 from deadpool.trainer.unprotected import UnprotectedPool
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from waiting import LIMIT_S, wait_until
 
-from deadpool.trainer.recovery.unwind_watchdog import (
+from deadpool.trainer.recovery.unwinding import (
     _SAMPLE_S,
     STILL_S,
     UnwindWatchdog,
@@ -25,7 +25,7 @@ FORKS = """
 import json, os, sys, threading, time
 import torch
 from deadpool.protocol.identity import Generation
-from deadpool.trainer.recovery.unwind_watchdog import UnwindWatchdog
+from deadpool.trainer.recovery.unwinding import UnwindWatchdog
 
 pids = {}
 for name, program in json.loads(sys.argv[1]).items():

@@ -10,7 +10,7 @@ import torch
 
 from deadpool.backend import torch_versions
 from deadpool.backend.torch_versions import TESTED, is_tested
-from deadpool.trainer.adapters.versions import recovers_in_place, warning
+from deadpool.trainer.adapters.wrappers import recovers_in_place, warning
 
 ROOT = Path(__file__).parents[2]
 NEXT = f"2.{int(TESTED[-1].partition('.')[2]) + 1}"

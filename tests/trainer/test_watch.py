@@ -25,7 +25,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from deadpool.trainer.process.step_moments import WATCHED
+from deadpool.trainer.process.injected_fault import WATCHED
 
 
 @pytest.fixture

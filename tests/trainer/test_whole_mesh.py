@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from deadpool.trainer.adapters.dtensor import whole_mesh
+from deadpool.trainer.adapters.plain import whole_mesh
 
 WORLD = 8
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from waiting import LIMIT_S
 
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Ask
-from deadpool.protocol.topology import Address
+from deadpool.wire.codec import LIMIT_BYTES
 from deadpool.wire.control_link import ControlLink
-from deadpool.wire.credentials import Credentials
-from deadpool.wire.framing import LIMIT_BYTES
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
+from deadpool.wire.secret import Credentials
 from deadpool.wire.served_link import ServedLink
 
 MEMBER = Credentials(b"the job's own secret")

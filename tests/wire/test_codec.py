@@ -17,11 +17,10 @@ import pytest
 from deadpool.errors import WireError
 from deadpool.protocol import messages
 from deadpool.protocol.coding import CodingGroup
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import FreeFormMessage, Generation, Message, Value, Version
 from deadpool.protocol.inventory_batches import Copies, Lives
 from deadpool.protocol.messages import Answer, Ask, Copy, Facts, Fence, FenceAck, Inventory, Live, Stepped
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.structs import FreeFormMessage, Message, Value
 from deadpool.wire.codec import decode, encode
 
 hypothesis = pytest.importorskip("hypothesis")

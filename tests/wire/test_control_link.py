@@ -8,11 +8,11 @@ from front import MEMBER, NONSENSE, STATUS, Front, listening
 from waiting import LIMIT_S
 
 from deadpool.errors import WireError
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import JoinRefused
-from deadpool.protocol.topology import Address
 from deadpool.wire import asyncio_streams
 from deadpool.wire.control_link import ControlLink, connect
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 
 
 def test_messages_pass_both_ways_and_end_with_the_peer():

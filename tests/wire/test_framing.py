@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from deadpool.errors import WireError
-from deadpool.wire.framing import LIMIT_BYTES, Framer, frame
+from deadpool.wire.codec import LIMIT_BYTES, Framer, frame
 
 hypothesis = pytest.importorskip("hypothesis")
 given, settings, st = hypothesis.given, hypothesis.settings, hypothesis.strategies

@@ -5,8 +5,8 @@ import pytest
 from deadpool.cli.start.addresses import at_interface, own_address
 from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
-from deadpool.protocol.topology import Address
-from deadpool.wire.interfaces import address_of, address_towards, collective_variables
+from deadpool.protocol.identity import Address
+from deadpool.wire.deadline import address_of, address_towards, collective_variables
 
 HERE = Address(host="127.0.0.1", port=1234)
 

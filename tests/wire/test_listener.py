@@ -9,11 +9,11 @@ import pytest
 from front import MEMBER, STATUS, Front, heard_by_unauthenticated_peer, listening
 from waiting import LIMIT_S
 
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 from deadpool.wire import listener
 from deadpool.wire.control_link import connect
 from deadpool.wire.handshake import HELLO_BYTES, PROOF_BYTES, Handshake
-from deadpool.wire.preauth_limit import PreauthLimit
+from deadpool.wire.listener import PreauthLimit
 
 HELLO = Handshake(MEMBER.secret, "client", "control").opening()
 

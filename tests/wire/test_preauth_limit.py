@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from deadpool.wire.deadline import PeerDeadline
-from deadpool.wire.preauth_limit import PreauthLimit
+from deadpool.wire.listener import PreauthLimit
 
 
 def test_full_room_is_emptied_from_the_oldest_after_a_grace():

@@ -13,11 +13,11 @@ from front import STATUS, Front, heard_by_unauthenticated_peer, listening
 from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError, WireError
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 from deadpool.wire.blocking import BlockingLink
 from deadpool.wire.control_link import connect
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import Handshake
+from deadpool.wire.secret import Credentials
 from deadpool.wire.tls import Tls, load_tls
 
 SECRET = b"the job's own secret"

@@ -13,12 +13,12 @@ from waiting import LIMIT_S
 
 import deadpool
 from deadpool.errors import VersionMismatch, WireError
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 from deadpool.wire import blocking, control_link, handshake
 from deadpool.wire.blocking import BlockingLink
 from deadpool.wire.control_link import connect
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import HELLO_BYTES, PROOF_BYTES, VERSION_BYTES, Handshake, old_hello
+from deadpool.wire.secret import Credentials
 
 OURS, THEIRS = deadpool.__version__, "0.0.9+other.1"
 OTHER = partial(Handshake, version=THEIRS)

@@ -12,26 +12,31 @@ from typing import Any
 
 from deadpool.control.launch.launcher import LocalJob, running
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import DeadPoolError
-from deadpool_lab.chaos.decisions import decisions, oscillations
+from deadpool_lab.chaos.checks import (
+    Span,
+    decisions,
+    journal_problems,
+    log_problems,
+    oscillations,
+    read_log,
+    spans_of_loss,
+    storage_problems,
+)
 from deadpool_lab.chaos.diagnosis import take_down
-from deadpool_lab.chaos.event_check import Span, log_problems, read_log, spans_of_loss, storage_problems
 from deadpool_lab.chaos.faults import possible
 from deadpool_lab.chaos.faults.fault import FaultContext
-from deadpool_lab.chaos.injected_fault import InjectedFault
 from deadpool_lab.chaos.jobs import PACE_VARIABLE, SCRIPT, ChaosJob
-from deadpool_lab.chaos.journal_check import journal_problems
-from deadpool_lab.chaos.plan import Intent, draw
-from deadpool_lab.chaos.runner import NotHealed, Runner
+from deadpool_lab.chaos.plan import Intent, Timing, draw
+from deadpool_lab.chaos.runner import InjectedFault, NotHealed, Runner
 from deadpool_lab.chaos.status_view import StatusPoller, StepProgress
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.health_files import HealthFiles
 from deadpool_lab.chaos.surroundings.network import Network
 from deadpool_lab.chaos.surroundings.processes import JobProcesses
 from deadpool_lab.chaos.surroundings.terminal import Terminal
-from deadpool_lab.chaos.timing import Timing
-from deadpool_lab.workload.harness import WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 AskStatus = Callable[[RunDir], dict[str, Any]]
 Tell = Callable[[str, int, InjectedFault | None], None]  # what runs, its newest step, and the fault that has news

@@ -16,8 +16,8 @@ from deadpool.demo.gpt import Size
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.trainer import current
 from deadpool_lab.workload import train
-from deadpool_lab.workload.jitter import pause
 from deadpool_lab.workload.layouts.assembly import Assembly
+from deadpool_lab.workload.run import pause
 
 GATE_EVERY = 2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deadpool.config.environment import PREFIX
 from deadpool.config.job_config import JobConfig
-from deadpool_lab.chaos.timing import Timing
+from deadpool_lab.chaos.plan import Timing
 
 SCRIPT = Path(__file__).with_name("script.py")
 CRASH_SIGNAL = signal.SIGUSR1

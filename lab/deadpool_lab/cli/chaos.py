@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given_number import check_at_least, check_more_than
-from deadpool.cli.given_path import check_output, write_output
-from deadpool.cli.shared_options import Figures, OldFigures, in_new_form
+from deadpool.cli.given import (
+    Figures,
+    OldFigures,
+    check_at_least,
+    check_more_than,
+    check_output,
+    in_new_form,
+    write_output,
+)
 
 if TYPE_CHECKING:
-    from deadpool_lab.chaos.injected_fault import InjectedFault
+    from deadpool_lab.chaos.runner import InjectedFault
 
 _ENDLESS = 10_000
 
@@ -72,7 +78,7 @@ def chaos(
         run_strangers(strangers, seed, only, kind, minutes, keep, out)
     _check_only(only, kind)
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
-    from deadpool.control.launch.temporary_folder import temporary_folder
+    from deadpool.control.launch.folder_lock import temporary_folder
 
     _check(faults, layout, _words(kinds))
     _check_full_disk(full_disk_minutes, kinds, one_by_one, adaptive)
@@ -145,12 +151,11 @@ def _run(
     from deadpool_lab.chaos.comparison import Case
     from deadpool_lab.chaos.faults import OF_ADAPTIVE_RUNS
     from deadpool_lab.chaos.jobs import JOBS
-    from deadpool_lab.chaos.plan import full_disk
+    from deadpool_lab.chaos.plan import ADAPTIVE, CROWDED, ONE_BY_ONE, full_disk
     from deadpool_lab.chaos.report import summary
     from deadpool_lab.chaos.surroundings.disk import open_disk
     from deadpool_lab.chaos.surroundings.network import open_network
-    from deadpool_lab.chaos.surroundings.reaper import guarded, left_behind
-    from deadpool_lab.chaos.timing import ADAPTIVE, CROWDED, ONE_BY_ONE
+    from deadpool_lab.chaos.surroundings.processes import guarded, left_behind
 
     deadline = time.monotonic() + 60.0 * minutes * (2 if adaptive else 1) + (300.0 if adaptive else 0.0)
     names = list(JOBS) if layout == "both" else [layout]

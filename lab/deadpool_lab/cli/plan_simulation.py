@@ -72,7 +72,7 @@ class DayPrinter:
 
 
 def run_one(setup: EnduranceSetup, seed: int, show: bool = False) -> tuple[int, Lived]:
-    from deadpool.control.event_loop import collect_seldom
+    from deadpool.control.loops import collect_seldom
     from deadpool_lab.sim.endurance.long_run import LongRun
 
     collect_seldom()

@@ -1,4 +1,13 @@
-"""`deadpool lab sim`: run the protocol's cores in a simulated world, seed by seed, under checkers."""
+"""`deadpool sim`: the protocol in a simulated world, seed by seed, with mutations, at scale.
+
+`catch_all`: `deadpool lab sim --mutations`: break the rules of the protocol one by one, and count the seeds until
+one notices.
+
+`measure`: `deadpool lab sim --nodes N`: lose one node of a job of that size, and measure what it costs the
+coordinator.
+
+`sim`: `deadpool lab sim`: run the protocol's cores in a simulated world, seed by seed, under checkers.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +15,68 @@ import json as json_format
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given_number import check_at_least
-from deadpool.cli.given_path import check_output, write_output
-from deadpool.cli.shared_options import Figures, OldFigures, in_new_form
+from deadpool.cli.given import Figures, OldFigures, check_at_least, check_output, in_new_form, write_output
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.options import Profile
     from deadpool_lab.sim.run import Result
     from deadpool_lab.sim.sweep import Summary
+
+
+def catch_all(jobs: int, out: Path | None) -> None:
+    """Exits with code 1 if a mutation went unnoticed."""
+    from deadpool_lab.sim.mutations import ALL
+    from deadpool_lab.sim.mutations.catching import catch_each
+
+    began = time.monotonic()
+    found = {}
+    for catch in catch_each(ALL, jobs):  # printed as they come, since some take long
+        found[catch.mutation] = catch
+        told = f"caught in seed {catch.seeds}" if catch.violation else f"NOT CAUGHT in {catch.seeds} seeds"
+        reason = (catch.violation or "")[:60]
+        print(f"{len(found):3} {catch.mutation:45} {told:24} of {catch.profile:12} {reason}", flush=True)
+    catches = [found[mutation.name] for mutation in ALL]
+    missed = [catch.mutation for catch in catches if not catch.violation]
+    print(f"{len(catches)} mutations, {len(missed)} not caught, {time.monotonic() - began:.1f} s")
+    if out is not None:
+        report = {"mutations": [asdict(catch) for catch in catches], "not_caught": missed}
+        write_output(out, json_format.dumps(report, indent=1))
+    if missed:
+        raise SystemExit(1)
+
+
+def measure(nodes: int, per_node: int, out: Path | None) -> None:
+    from deadpool.control.loops import collect_seldom
+    from deadpool.wire.codec import decode, encode
+    from deadpool_lab.sim.scale.loss import measure
+
+    collect_seldom()  # as the real coordinator does
+    began = time.monotonic()
+    report = measure(nodes, per_node, encode=encode, decode=decode).report()
+    report["elapsed_s"] = round(time.monotonic() - began, 1)
+    recovery = report["recovery"]
+    print(f"{nodes} nodes of {per_node} ranks, one coordinator, one node lost; the worst of three losses")
+    print(
+        f"heartbeats: {100 * report['heartbeat_share_of_a_core']:.1f} % of a core, "
+        f"{report['cpu_us_per_heartbeat']} us each\n"
+        f"fault to last plan sent: {report['fault_to_last_plan_s']:.3f} s of CPU, "
+        f"to last Go sent: {report['fault_to_last_go_s']:.3f} s\n"
+        f"recovery: {recovery['messages']} messages, {recovery['bytes_in']} bytes in, {recovery['bytes_out']} out, "
+        f"{recovery['coordinator_cpu_s']:.3f} s of CPU\n"
+        f"each committed version: {report['committed_version']['messages']} messages, "
+        f"{report['committed_version']['coordinator_cpu_s']:.3f} s of CPU"
+    )
+    for name, each in recovery["by_type"].items():
+        print(f"  {name:13} {each['messages']:7} messages {each['bytes']:10} bytes {each['cpu_s']:8.3f} s")
+    if out is not None:
+        write_output(out, json_format.dumps(report, indent=1))
+
 
 _FEWEST_NODES = 4
 """One of them is lost, and the others hold its copies."""
@@ -47,12 +105,8 @@ def sim(
     check_output(out, "out")
     jobs = jobs or os.cpu_count() or 1
     if nodes:
-        from deadpool_lab.cli.sim_scale import measure
-
         measure(nodes, nproc_per_node, out)
     elif mutations:
-        from deadpool_lab.cli.sim_mutations import catch_all
-
         catch_all(jobs, out)
     else:
         chosen = _profile(profile)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from deadpool.cli.given_path import write_output
+from deadpool.cli.given import write_output
 
 if TYPE_CHECKING:
     from deadpool_lab.strangers.trial import ScriptResult
@@ -66,7 +66,7 @@ def _check_kind(kind: str) -> None:
 
 def _run(seed: int, numbers: list[int], kind: str, folder: Path, minutes: float, keep: bool) -> dict[str, Any]:
     from deadpool.cli.job_client import ask
-    from deadpool_lab.chaos.surroundings.reaper import guarded, left_behind
+    from deadpool_lab.chaos.surroundings.processes import guarded, left_behind
     from deadpool_lab.strangers.script_trials import ScriptTrials, summary
 
     deadline = time.monotonic() + 60.0 * minutes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Permit, Plan, SlotRef
 from deadpool.protocol.seal import Geometry
-from deadpool_lab.sim.contents import Content, ParityContent
+from deadpool_lab.sim.coding import Content, ParityContent
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.checking.copy_checkers import CopyCheckers

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.effects import CompleteCheckpoint, FetchCopy, WritePart
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import CheckpointFinished, Fetched, FetchFailed, PartWritten, Staged
 from deadpool.protocol.messages import Copy, Plan
 from deadpool_lab.sim.checking.violation import fail
-from deadpool_lab.sim.contents import Content
+from deadpool_lab.sim.coding import Content
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.inputs import FromAgent, LinkLost, Stalled, Tick
 from deadpool.protocol.messages import JoinRefused, Order

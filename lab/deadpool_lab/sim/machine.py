@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from msgspec.structs import replace
 
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.agent.leadership.coordinator_search import CoordinatorSearch
+from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSearch
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import (
     AcceptOffer,
@@ -41,7 +41,7 @@ from deadpool.protocol.effects import (
     WriteSeal,
 )
 from deadpool.protocol.health import HealthSample
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import NO_GENERATION, Address, Generation, Version
 from deadpool.protocol.inputs import (
     Allocated,
     AllocationFailed,
@@ -61,7 +61,6 @@ from deadpool.protocol.inputs import (
     WrittenOut,
 )
 from deadpool.protocol.messages import FenceAck, Inventory, Join, JoinRefused, Order, Permit, Plan, Seat, Welcome
-from deadpool.protocol.topology import Address
 from deadpool_lab.sim.arena import Arena
 from deadpool_lab.sim.hosts import CoordinatorLink
 from deadpool_lab.sim.process import Process

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, coordinators, health, memory_use, sizes
+from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, coordinators, departures, health, memory
 from deadpool_lab.sim.faults.fault import TIME
 
 
@@ -78,8 +78,8 @@ class Profile:
 
 
 ANYTHING = Profile(name="anything")
-SIZE_KINDS = frozenset(kind.kind for kind in sizes.FAULTS)
-MEMORY_KINDS = frozenset(kind.kind for kind in memory_use.FAULTS)
+SIZE_KINDS = frozenset(kind.kind for kind in departures.SIZE_FAULTS)
+MEMORY_KINDS = frozenset(kind.kind for kind in memory.MEMORY_USE_FAULTS)
 HEALTH_KINDS = frozenset(kind.kind for kind in health.FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from deadpool.protocol.causes import EndCause
 from deadpool_lab.sim.faults import ALL
-from deadpool_lab.sim.faults.targets import PHASES
+from deadpool_lab.sim.faults.fault import PHASES
 from deadpool_lab.sim.options import ANYTHING, Profile
 from deadpool_lab.sim.run import Result, run_seed
 

@@ -7,27 +7,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from deadpool.protocol.adaptive_bounds import AdaptiveBounds
-from deadpool.protocol.checkpoint import DurableSettings
+from deadpool.protocol.causes import AdaptiveBounds, DurableSettings
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.effects import Finish
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Layout, Schedule, Version
 from deadpool.protocol.inputs import DrainAsked, FromAgent, SchemeAsked
 from deadpool.protocol.messages import Settings, Shares
-from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool_lab.sim.checking.checkers import Checkers
 from deadpool_lab.sim.checking.history import History
-from deadpool_lab.sim.clock import Clock, LocalClock
+from deadpool_lab.sim.clock import Clock, LocalClock, Reductions
 from deadpool_lab.sim.durable_store import DurableStore
 from deadpool_lab.sim.hosts import CoordinatorLink, Host
 from deadpool_lab.sim.machine import Machine
 from deadpool_lab.sim.network import VirtualNetwork
 from deadpool_lab.sim.options import SeedOptions
 from deadpool_lab.sim.process.captures import full_geometry
-from deadpool_lab.sim.reduction import Reductions
 from deadpool_lab.sim.streams import CopyStreams
 
 HEARTBEAT_S = 1.0

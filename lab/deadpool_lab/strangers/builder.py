@@ -1,13 +1,19 @@
-"""A training script that is being written. Features add lines to its parts; `text()` puts them together.
+"""A training script that is being written, and the features that write it.
 
-The parts are those of a script as people write it: imports, helpers, set-up, the loop over steps, what comes after. The
-contract between features: a batch is `x, y` of shape (BATCH, WIDTH), the model is `model`, its loss `loss`.
+`Feature`: what a feature is: a name, and a function that writes it into a builder.
+
+`Shape` and `ScriptBuilder`: a training script that is being written. Features add lines to its parts; `text()` puts
+them together.
+
+The parts are those of a script as people write it: imports, helpers, set-up, the loop over steps, what comes after.
+The contract between features: a batch is `x, y` of shape (BATCH, WIDTH), the model is `model`, its loss `loss`.
 """
 
 from __future__ import annotations
 
 import random
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 INDENT = "    "
@@ -104,3 +110,54 @@ def block(text: str) -> str:
 def indented(lines: list[str], depth: int = 1) -> list[str]:
     """Each entry may have several lines."""
     return [textwrap.indent(line, INDENT * depth) for line in lines]
+
+
+Write = Callable[[ScriptBuilder], None]
+Fits = Callable[[ScriptBuilder], bool]
+
+
+def always(builder: ScriptBuilder) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """`weight` is relative among features of which one is chosen; of an option it is the chance that it is taken."""
+
+    name: str
+    write: Write
+    weight: float = 1.0
+    fits: Fits = always
+
+    def into(self, builder: ScriptBuilder) -> None:
+        builder.tag(self.name)
+        self.write(builder)
+
+
+def has(*traits: str) -> Fits:
+    return lambda builder: set(traits) <= builder.traits
+
+
+def lacks(*traits: str) -> Fits:
+    return lambda builder: not set(traits) & builder.traits
+
+
+def pick(features: Sequence[Feature], *names: str) -> list[Feature]:
+    """Returns the features of these names."""
+    found = [feature for feature in features if feature.name in names]
+    assert len(found) == len(names), f"{names} are not all features of one family"
+    return found
+
+
+def choose(builder: ScriptBuilder, features: Sequence[Feature]) -> None:
+    """One of those that fit."""
+    fitting = [feature for feature in features if feature.fits(builder)]
+    builder.rng.choices(fitting, [feature.weight for feature in fitting])[0].into(builder)
+
+
+def sprinkle(builder: ScriptBuilder, features: Sequence[Feature]) -> None:
+    """Each that fits, with its chance. A draw for each, so that one more feature changes no other's."""
+    for feature in features:
+        chance = builder.rng.random()
+        if chance < feature.weight and feature.fits(builder):
+            feature.into(builder)

@@ -6,25 +6,20 @@ import random
 from dataclasses import dataclass, field
 
 from deadpool_lab.strangers import render
-from deadpool_lab.strangers.builder import ScriptBuilder, Shape
-from deadpool_lab.strangers.feature import Feature, choose, sprinkle
+from deadpool_lab.strangers.builder import Feature, ScriptBuilder, Shape, choose, sprinkle
 from deadpool_lab.strangers.features.apart import APART
 from deadpool_lab.strangers.features.by_hand import BY_HAND
 from deadpool_lab.strangers.features.collectives import COLLECTIVES
 from deadpool_lab.strangers.features.data import DATA
-from deadpool_lab.strangers.features.data_parallel import DATA_PARALLEL
+from deadpool_lab.strangers.features.data_parallel import DATA_PARALLEL, PIPELINES, SHARDED, write_pipeline
 from deadpool_lab.strangers.features.loaders import LOADERS
 from deadpool_lab.strangers.features.loop_styles import LOOP_STYLES
-from deadpool_lab.strangers.features.losses import LOSSES
+from deadpool_lab.strangers.features.losses import LOSSES, write_seeds
 from deadpool_lab.strangers.features.models import MODELS
 from deadpool_lab.strangers.features.optimizers import CLIPPING, OPTIMIZERS, SCHEDULES, write_closure
-from deadpool_lab.strangers.features.pipelines import PIPELINES, write_pipeline
 from deadpool_lab.strangers.features.precision import AVERAGES, PRECISION
 from deadpool_lab.strangers.features.refused import REFUSED
-from deadpool_lab.strangers.features.seeds import write_seeds
-from deadpool_lab.strangers.features.sharded import SHARDED
-from deadpool_lab.strangers.kind import Kind, kind_named
-from deadpool_lab.strangers.kind_builder import draw_kind
+from deadpool_lab.strangers.kind import Kind, draw_kind, kind_named
 from deadpool_lab.strangers.kinds.all_kinds import KINDS
 
 _KIND_EVERY = 3  # so that the numbers between draw what they always have

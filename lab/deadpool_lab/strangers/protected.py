@@ -23,10 +23,10 @@ from deadpool_lab.chaos.status_view import StatusView, Tail, view_of
 from deadpool_lab.chaos.surroundings.network import Loopback
 from deadpool_lab.chaos.surroundings.processes import JobProcesses
 from deadpool_lab.strangers.fault_plan import PlannedInjection
+from deadpool_lab.strangers.findings import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool_lab.strangers.generate import Script
-from deadpool_lab.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool_lab.strangers.records import read_ranks
-from deadpool_lab.strangers.shared_processes import SharedProcesses
+from deadpool_lab.strangers.references import SharedProcesses
 
 Ask = Callable[..., dict[str, Any]]  # takes a run folder, the name of a request, and its arguments
 

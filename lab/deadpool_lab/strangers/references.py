@@ -1,4 +1,10 @@
-"""Runs of scripts without DeadPool: by torch's launcher in a process that has torch, or by the real torchrun."""
+"""Runs of scripts without DeadPool.
+
+`SharedProcesses`: the processes that start all scripts of a run of trials. Each has imported once what it forks.
+
+`ReferenceRuns` runs of scripts without DeadPool: by torch's launcher in a process that has torch, or by the real
+torchrun.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ import threading
 import time
 from pathlib import Path
 
+from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.host.child_processes import end_with_parent, interrupts_held
 
 _POLL_S = 0.5
@@ -98,3 +105,16 @@ def run_torchrun(script: Path, arguments: list[str], world_size: int, console: P
 def _environment() -> dict[str, str]:
     """torch resolves the name of each peer of a TCPStore; a lost answer of a name server would cost 5 s."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "RES_OPTIONS": "attempts:0"}
+
+
+class SharedProcesses:
+    """`fork_server` forks trainers, agents and coordinators, `references` ranks without DeadPool."""
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()  # running scripts end soon, and no other one is begun
+        self.fork_server = SharedForkServer(forks_commands=True)
+        self.references = ReferenceRuns(self.stopping)
+
+    def close(self) -> None:
+        self.references.close()
+        self.fork_server.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from deadpool_lab.strangers.generate import Script, generate
 from deadpool_lab.strangers.protected import Ask
-from deadpool_lab.strangers.shared_processes import SharedProcesses
+from deadpool_lab.strangers.references import SharedProcesses
 from deadpool_lab.strangers.trial import GOOD, ScriptResult, ScriptTrial
 
 AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)

@@ -26,7 +26,7 @@ import torch.utils.checkpoint
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from deadpool.host.fork_loop import ForkLoop
+from deadpool.host.child_processes import ForkLoop
 from deadpool_lab.workload.plain_torch import keep_groups
 
 _MONITOR_S = 0.05

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from deadpool_lab.strangers.fault_plan import PlannedInjection, draw_injections
+from deadpool_lab.strangers.findings import NO_AUDIT, AuditResult, Verdict, lost_files
 from deadpool_lab.strangers.generate import Script
-from deadpool_lab.strangers.kept_files import lost_files
-from deadpool_lab.strangers.naming import NO_AUDIT, AuditResult, Verdict
 from deadpool_lab.strangers.protected import Ask, ProtectedRun
 from deadpool_lab.strangers.records import RankRecord, differences, final_twice, read_ranks, recomputed_differently
-from deadpool_lab.strangers.references import run_torchrun
-from deadpool_lab.strangers.shared_processes import SharedProcesses
+from deadpool_lab.strangers.references import SharedProcesses, run_torchrun
 
 RUN_S = 60.0  # on a machine that is not busy
 _MOST_PATIENCE = 3.0

@@ -18,10 +18,8 @@ import torch.distributed as dist
 import deadpool
 from deadpool.demo.gpt import Batches, Size
 from deadpool_lab.workload import layouts
-from deadpool_lab.workload.average import WeightAverage
-from deadpool_lab.workload.device import BACKENDS, take_device
+from deadpool_lab.workload.device import BACKENDS, Epochs, WeightAverage, make_loader, take_device
 from deadpool_lab.workload.layouts.assembly import Assembly, LayoutOptions
-from deadpool_lab.workload.loader import Epochs, make_loader
 
 
 def arguments() -> argparse.Namespace:

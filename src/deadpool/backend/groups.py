@@ -20,16 +20,13 @@ import torch
 import torch.distributed as dist
 
 from deadpool.backend import backend_release, torch_versions, world
-from deadpool.backend.backend_check import check_backend, check_transports
-from deadpool.backend.backend_factory import BackendFactory
+from deadpool.backend.backend_factory import BackendFactory, GroupSplitter, MembersOf, all_members
 from deadpool.backend.constructor_patch import ConstructorPatch, GroupHooks
 from deadpool.backend.gloo.backends import GlooFactory
 from deadpool.backend.gloo.peer_loss import PeerLoss
-from deadpool.backend.group_members import MembersOf, all_members
-from deadpool.backend.group_split import GroupSplitter
 from deadpool.backend.nccl import backends as nccl
-from deadpool.backend.nccl.communicators import NcclCommunicators
-from deadpool.backend.nccl.graph_capture import GraphCapture
+from deadpool.backend.nccl.communicators import GraphCapture, NcclCommunicators
+from deadpool.backend.plain_groups import check_backend, check_transports
 from deadpool.backend.store import StoreConnection
 from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import GroupError, GroupMissing

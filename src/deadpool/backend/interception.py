@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from deadpool.backend.rehearsing.callback_work import CallbackWork
+from deadpool.backend.rehearsing.null_group import CallbackWork
 from deadpool.backend.rehearsing.recorded_collectives import Key
 
 # Some names are those of torch 2.11, some those of 2.13. Reduce-scatters are left out: their results are gradients.

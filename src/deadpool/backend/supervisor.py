@@ -25,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deadpool.backend.gloo.peer_connections import PeerConnections
-from deadpool.backend.gloo.sockets import (
+from deadpool.backend.gloo.peer_connections import (
     OpenSocket,
+    PeerConnections,
     accepted_on,
     connected,
     listening_ports,

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given_number import check_at_least, check_more_than
-from deadpool.cli.shared_options import Json
+from deadpool.cli.given import Json, check_at_least, check_more_than
 from deadpool.errors import ConfigError
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 
 if TYPE_CHECKING:
-    from deadpool.doctor.options import Options
-    from deadpool.doctor.table import Result
-    from deadpool.wire.credentials import Credentials
+    from deadpool.doctor.examination import Options
+    from deadpool.doctor.finding import Result
+    from deadpool.wire.secret import Credentials
 
 
 def doctor(
@@ -58,9 +57,8 @@ def doctor(
 
     Exits 0 if nothing was found, 1 if something was, 2 if it could not look. It never waits for anything without a
     deadline: use it in a prolog, as Slurm's HealthCheckProgram, or before you start a job."""
-    from deadpool.doctor.examination import examine
-    from deadpool.doctor.options import Options, parse_size
-    from deadpool.doctor.table import Result
+    from deadpool.doctor.examination import Options, examine, parse_size
+    from deadpool.doctor.finding import Result
 
     check_more_than(0, timeout_s=timeout_s, wait_s=wait_s)
     check_at_least(0, least_gbps=least_gbps, least_time_s=least_time_s, gpus=gpus)
@@ -107,7 +105,7 @@ class _Own:
         return own_address(self.host, self.interface, towards)
 
     def credentials(self) -> Credentials:
-        from deadpool.wire.credentials import read_credentials
+        from deadpool.wire.secret import read_credentials
 
         return read_credentials(serving=True, tls=self.tls)
 
@@ -164,6 +162,6 @@ def _print(result: Result | None, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from deadpool.doctor.table import show
+    from deadpool.doctor.finding import show
 
     show(result, Console())

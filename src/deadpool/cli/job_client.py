@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.coordinator.job_rpc import ask
+from deadpool.control.coordinator.announcement import ask
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError, DeadPoolError
 from deadpool.events.event import causes, read_events

@@ -13,20 +13,10 @@ import typer
 
 from deadpool import __version__
 from deadpool.cli import doctor, lab, plan
-from deadpool.cli.act import audit, drain, durable, kill, protect, replace
+from deadpool.cli.act import durable, job, node
 from deadpool.cli.engines import kubernetes, pool, slurm, ssh
 from deadpool.cli.old_names import CommandsByOldNames
-from deadpool.cli.show import (
-    dashboard,
-    journal,
-    logs,
-    picture,
-    report,
-    status,
-    story,
-    top,
-    trace,  # fmt: skip
-)
+from deadpool.cli.show import dashboard, pictures, status, story, top, written
 from deadpool.cli.start import agent, coordinator, demo, run
 from deadpool.cli.words import as_given, error_sentence, is_usage_error, output_sentence, usage_sentence
 from deadpool.config.environment import DEBUG_VARIABLE
@@ -64,18 +54,18 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
             "Show recoveries, logs and values of a job; on a terminal, in a browser, as files.",
             story.story,
             top.top,
-            logs.logs,
-            journal.journal,
+            written.logs,
+            written.journal,
             dashboard.dashboard,
-            report.report,
-            picture.picture,
-            trace.trace,
+            pictures.report,
+            pictures.picture,
+            pictures.trace,
         ),
     },
     "Act on a job": {
-        "node": _group("Take a node out of a running job, or hit one.", drain.drain, replace.replace, kill.kill),
+        "node": _group("Take a node out of a running job, or hit one.", node.drain, node.replace, node.kill),
         "job": _group(
-            "Change how a running job is protected, or find out whether it is exact.", protect.protect, audit.audit
+            "Change how a running job is protected, or find out whether it is exact.", job.protect, job.audit
         ),
         "durable": durable.app,
     },

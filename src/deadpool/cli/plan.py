@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given_number import check_at_least
-from deadpool.cli.given_path import check_output, write_output
+from deadpool.cli.given import Json, check_at_least, check_output, write_output
 from deadpool.cli.lab import load
-from deadpool.cli.shared_options import Json
 from deadpool.sizing.inputs import Inputs
 
 if TYPE_CHECKING:
     from deadpool.sizing.advice import Advice
-    from deadpool.sizing.history import History
-    from deadpool.sizing.phases import Phases
+    from deadpool.sizing.failure_history import History
+    from deadpool.sizing.inputs import Phases
 
 
 def with_inputs(function: Callable[..., None]) -> Callable[..., None]:
@@ -88,7 +86,7 @@ def plan(
     """Recommend spares, protection and intervals for a cluster, with the goodput to expect and its price. Every input
     has a default; every assumption is printed with --why."""
     from deadpool.sizing.advice import Wishes, advise
-    from deadpool.sizing.failure_mix import mix
+    from deadpool.sizing.failure_history import mix
     from deadpool.sizing.protection import parse_scheme
     from deadpool.sizing.text import short_text
     from deadpool.sizing.text import why as reasons
@@ -143,7 +141,7 @@ def _inputs(
 ) -> tuple[Inputs, History | None]:
     """What history tells is a default for what was not given."""
     from deadpool.errors import ConfigError
-    from deadpool.sizing.history import from_events, read_log
+    from deadpool.sizing.failure_history import from_events, read_log
 
     if failure_log is not None and events:
         raise ConfigError("--events and --failure-log cannot be used together: give one of them")
@@ -171,7 +169,7 @@ def _read(path: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _phases(paths: list[Path]) -> Phases:
-    from deadpool.sizing.phases import Phases, measured
+    from deadpool.sizing.inputs import Phases, measured
 
     if not paths:
         return Phases()

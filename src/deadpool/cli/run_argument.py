@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given_path import folder_given_as
+from deadpool.cli.given import folder_given_as
 from deadpool.errors import ConfigError
 
 RUN_HELP = "the job's run folder (default: the newest one here)"

@@ -1,13 +1,21 @@
-"""Errors in the words of the command line: settings by the names that the user gave them, and click's own in ours."""
+"""The words of the command line: errors, and variables that nobody reads.
+
+Errors in the words of the command line: settings by the names that the user gave them, and click's own in ours.
+
+`tell_misspelt_variables`: what a command that starts something says of the variables that it finds.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deadpool.config.environment import variable_of
+from deadpool.config.environment import LOOKED_AT_VARIABLE, variable_of
+from deadpool.config.misspelt import misspelt_variables
 
 _SETTING = re.compile(r"(?<![\w-])([a-z][A-Za-z0-9_]*)=")
 _CAPITAL = re.compile(r"([A-Z])")
@@ -80,3 +88,12 @@ def output_sentence(error: OSError) -> str:
     """For what cannot be printed, which is not the fault of the command."""
     reason = error.strerror or error
     return f"what this command prints cannot be written: {reason}. Make room, or send its output elsewhere"
+
+
+def tell_misspelt_variables() -> None:
+    """Once: commands that this one starts have the same variables."""
+    if LOOKED_AT_VARIABLE in os.environ:
+        return
+    os.environ[LOOKED_AT_VARIABLE] = "1"
+    for given, near in misspelt_variables(os.environ).items():
+        print(f"deadpool: {given} is read by nothing: the nearest variable is {near}", file=sys.stderr)

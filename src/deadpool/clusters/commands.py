@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deadpool.config.job_config import JobConfig, settings_for
-from deadpool.config.setting import AGENT, COORDINATOR
+from deadpool.config.values import AGENT, COORDINATOR
 from deadpool.wire.tls import settled
 
 

@@ -16,11 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config import timeouts
-from deadpool.config.fault_orders import ORDER_HELP, parse_order
-from deadpool.config.hook_rules import HOOKS, ON_EVENT_HELP, WEBHOOK, WEBHOOK_HELP, HookRule, parse_rule
+from deadpool.config.orders import (
+    HOOKS,
+    ON_EVENT_HELP,
+    ORDER_HELP,
+    WEBHOOK,
+    WEBHOOK_HELP,
+    HookRule,
+    parse_order,
+    parse_rule,
+)
 from deadpool.config.sections import flattened
-from deadpool.config.setting import AGENT, COORDINATOR, JOB, RUN, Setting, setting, settings_of
 from deadpool.config.values import (
+    AGENT,
+    COORDINATOR,
+    JOB,
+    RUN,
+    Setting,
     cast,
     coded_bound,
     parse_bandwidth,
@@ -29,10 +41,12 @@ from deadpool.config.values import (
     parse_period,
     read_racks,
     read_toml,
+    setting,
+    settings_of,
 )
 from deadpool.errors import ConfigError
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.topology import LAST_PORT, Address
+from deadpool.protocol.identity import LAST_PORT, Address
 
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")

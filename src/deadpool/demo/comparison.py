@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.results import Results, differences
-from deadpool.demo.trial import Trial
+from deadpool.demo.trial import Results, Trial, differences
 from deadpool.events.story import Recovery
 
 SCRIPT = Path(__file__).with_name("train.py")

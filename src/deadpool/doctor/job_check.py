@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.control.agent.peer_probe import unreachable
-from deadpool.doctor.clock import apart, offset_s
-from deadpool.doctor.comparison import compare
-from deadpool.doctor.finding import SAME_SECRET, Finding, Report, unknown
-from deadpool.doctor.table import Result
+from deadpool.control.agent.coordinator_client import unreachable
+from deadpool.doctor.clock import apart, compare, offset_s
+from deadpool.doctor.finding import SAME_SECRET, Finding, Report, Result, unknown
 from deadpool.errors import VersionMismatch, WireError
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask, Peer
-from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import connect
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener
+from deadpool.wire.secret import Credentials
 
 _REACH_S = 3.0
 _ANSWER_S = 30.0

@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deadpool.doctor.clock import apart, offset_s
-from deadpool.doctor.comparison import compare
-from deadpool.doctor.finding import SAME_SECRET, Finding, Report, note, unknown
+from deadpool.doctor.clock import apart, compare, offset_s
+from deadpool.doctor.finding import SAME_SECRET, Finding, Report, Result, note, unknown
 from deadpool.doctor.links import Link, peers_of, ring, slow_links, too_slow
 from deadpool.doctor.responder import REACH_S
-from deadpool.doctor.table import Result
 from deadpool.errors import VersionMismatch, WrongSecret
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask
-from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
+from deadpool.wire.secret import Credentials
 
 _ANSWER_S = 2 * REACH_S + 4.0
 _CLOCK_TRIES = 3

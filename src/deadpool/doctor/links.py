@@ -1,10 +1,25 @@
-"""Which nodes are paired to be measured, and which of the measured links are too slow. Values only."""
+"""Links between nodes: which are measured, how, and which are too slow.
+
+`Link`: which nodes are paired to be measured, and which of the measured links are too slow. Values only.
+
+`Counter`: how fast bytes pass from one node to another: one stream for a moment, counted where it arrives.
+
+It finds a link that is broken or limited. It is no benchmark: one Python process at each end is the bound on a fast
+network, and a busy processor on any. So the sender's kernel is asked how long the network was what held it up.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import socket
 import statistics
+import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from deadpool.doctor.finding import Facts, Finding, note
 
@@ -72,3 +87,85 @@ def _slow(link: Link, usual: float, least_gbps: float) -> Finding:
         return note("bandwidth", busy, "ask again when both machines have a free processor").at(link.source)
     do = "look at its cable, switch port, duplex and limits (ethtool, tc), or give the --interface of the fast network"
     return Finding(check="bandwidth", node=link.source, what=what, do=do)
+
+
+STREAM_S = 0.3
+_PIECE_BYTES = 1 << 20
+_LATE_S = 2.0  # for the first byte
+_LOOK_S = 0.02
+_ESTABLISHED = 1  # the state of a TCP connection, the first byte of struct tcp_info
+_TIMES = struct.Struct("=3Q")  # microseconds: busy, held up by the receiver, held up by the sender's own buffer
+_TIMES_OFFSET = 168  # in struct tcp_info, from Linux 4.10 on
+
+
+class Counter(asyncio.Protocol):
+    """Counts what arrives, from the first bytes on."""
+
+    def __init__(self) -> None:
+        self._began, self._newest, self._first, self._total = 0.0, 0.0, 0, 0
+        self.has_begun, self.has_ended = asyncio.Event(), asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self._newest = time.monotonic()
+        if not self._total:
+            self._began, self._first = self._newest, len(data)  # their time was before
+            self.has_begun.set()
+        self._total += len(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.has_ended.set()
+
+    @property
+    def gbps(self) -> float:
+        seconds = self._newest - self._began
+        return (self._total - self._first) / seconds / 1e9 if seconds > 0 else 0.0
+
+
+async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float = STREAM_S) -> float:
+    """GB/s of what comes on this connection within that time. The caller ends the connection."""
+    counter = Counter()
+    transport = cast(asyncio.Transport, writer.transport)
+    transport.set_protocol(counter)
+    transport.resume_reading()  # the reader stops it when much has come early
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LATE_S):
+            await counter.has_begun.wait()
+        async with asyncio.timeout(seconds):
+            await counter.has_ended.wait()
+    return counter.gbps
+
+
+async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
+    """Sends until the receiver has enough and hangs up, or its time is over. It returns the share of the time in which
+    the network held the bytes up; 1 where the kernel does not say."""
+    watch = _NetworkShare(writer.get_extra_info("socket"))
+    watching = asyncio.ensure_future(watch.run())
+    piece, deadline = os.urandom(_PIECE_BYTES), time.monotonic() + _LATE_S + STREAM_S
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LATE_S + STREAM_S):
+            while not (writer.is_closing() or reader.at_eof() or time.monotonic() > deadline):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)  # drain does not wait on a TLS connection whose end is not noticed yet
+    watching.cancel()
+    return watch.share
+
+
+class _NetworkShare:
+    """Bytes wait for the network while the kernel has some to send and neither the receiver nor a buffer is full.
+
+    The kernel is asked all the time: a sender may wait in one call until the end, and a connection that has ended tells
+    nothing any more."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._began = sock, time.monotonic()
+        self.share = 1.0
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(OSError, struct.error):
+                told = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TIMES_OFFSET + _TIMES.size)
+                busy, by_receiver, by_buffer = _TIMES.unpack_from(told, _TIMES_OFFSET)
+                if told[0] == _ESTABLISHED and busy:
+                    self.share = (busy - by_receiver - by_buffer) / 1e6 / (time.monotonic() - self._began)
+            await asyncio.sleep(_LOOK_S)

@@ -9,13 +9,12 @@ import asyncio
 import errno
 import socket
 
-from deadpool.doctor.finding import SAME_SECRET, Finding, Report, unknown
+from deadpool.doctor.finding import SAME_SECRET, Finding, Report, Result, unknown
 from deadpool.doctor.joint_check import JointCheck
 from deadpool.doctor.responder import Responder
-from deadpool.doctor.table import Result
 from deadpool.errors import ConfigError, VersionMismatch, WireError
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials
+from deadpool.protocol.identity import Address
+from deadpool.wire.secret import Credentials
 
 _ELSEWHERE = (errno.EADDRNOTAVAIL, errno.EADDRINUSE)
 """The place is another machine, or another process of this one asks the nodes."""

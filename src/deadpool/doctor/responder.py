@@ -10,14 +10,14 @@ import contextlib
 import time
 from typing import Any
 
-from deadpool.doctor import stream
+from deadpool.doctor import links
 from deadpool.doctor.finding import Report
 from deadpool.errors import VersionMismatch, WireError
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask
-from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import ControlLink, connect
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener
+from deadpool.wire.secret import Credentials
 
 REACH_S = 3.0
 _AT_ONCE = 64
@@ -73,7 +73,7 @@ class Responder:
         except (TimeoutError, WireError, OSError) as error:
             return {"problem": str(error) or "it cannot be reached"}
         link.send(Ask(what="stream", arguments={"from": arguments["from"]}))
-        share = await stream.send(*link.streams)
+        share = await links.send(*link.streams)
         link.abort()
         return {"problem": "", "network_share": share}
 
@@ -83,7 +83,7 @@ class Responder:
         with contextlib.suppress(StopAsyncIteration):
             first = await anext(link.messages())
             if isinstance(first, Ask) and first.what == "stream":
-                self._received[str(first.arguments["from"])] = await stream.receive(reader, writer)
+                self._received[str(first.arguments["from"])] = await links.receive(reader, writer)
 
 
 async def reach_all(peers: list[dict[str, Any]], credentials: Credentials) -> dict[str, str]:

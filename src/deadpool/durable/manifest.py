@@ -1,19 +1,43 @@
-"""The manifest of a checkpoint: what it contains, with checksums. It is written last, so its presence means complete.
+"""The manifest of a checkpoint, and what is read and asked by it.
+
+`Manifest`: the manifest of a checkpoint: what it contains, with checksums. It is written last, so its presence means
+complete.
 
 It is JSON for people and programs. Its own checksum is among its fields, so a torn manifest is none.
+
+What an agent asks of its writer process, as bytes. Values only; no torch.
+
+Reads a checkpoint back without torch: a rank's regions into a slot, and all that a coordinator has to know of it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+import xxhash
+
+from deadpool.durable.pieces import (
+    Part,
+    Piece,
+    data_path,
+    decode_part,
+    identity,
+    part_path,
+    record_path,
+    recording_path,
+)
+from deadpool.durable.rate import CHUNK_BYTES
 from deadpool.durable.store import Store
+from deadpool.errors import CopyDamaged, StateError
+from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.messages import Copy
-from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.arena.checksums import checksum
-from deadpool.snapshot.arena.seal_bytes import pack_seal, unpack_seal
+from deadpool.protocol.seal import DAMAGED, REGIONS, Geometry, digest_of, extent_of
+from deadpool.snapshot.arena.checksums import checksum, digest_region
+from deadpool.snapshot.arena.slot import pack_seal, region, unpack_seal
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -94,3 +118,138 @@ def _to_copy(fields: dict[str, Any]) -> Copy:
     record, unique, replica = fields["geometry"]
     geometry = Geometry(record_capacity=record, unique_bytes=unique, replica_bytes=replica)
     return Copy(seal=seal, geometry=geometry, peers=tuple(fields["peers"]))
+
+
+class StagedCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's snapshot that was copied out of the arena into memory of its own."""
+
+    fd: int
+    copy: Copy
+    recording: bytes
+
+
+class PartTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    where: str
+    name: str
+    nice: int
+    bytes_per_s: float
+    copies: tuple[StagedCopy, ...]
+
+
+class FinishTask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    where: str
+    name: str
+    nice: int
+    job: str
+    step: int
+    positions: int
+    per_node: int
+    keep_last: int
+    keep_every: int
+    copies: tuple[Copy, ...]  # of all ranks, in order
+
+
+Task = PartTask | FinishTask
+_DECODER: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
+
+
+def encode_task(task: Task) -> bytes:
+    return msgspec.msgpack.encode(task)
+
+
+def decode_task(data: bytes) -> Task:
+    return _DECODER.decode(data)
+
+
+Put = Callable[[int, memoryview], None]
+"""Writes bytes at a place in the slot. It raises if the slot is not to be written any more."""
+
+
+def newest_checkpoint(store: Store, *, job: str | None = None) -> Manifest | None:
+    """Returns the newest complete checkpoint, and only one of this job if a job is named."""
+    return next((each for each in complete_ones(store) if job is None or each.job == job), None)
+
+
+def as_checkpoint(store: Store, manifest: Manifest) -> Checkpoint:
+    recordings = tuple(store.read(f"{manifest.name}/{recording_path(copy.seal.rank)}") for copy in manifest.copies)
+    return Checkpoint(name=manifest.name, number=manifest.step, copies=manifest.copies, recordings=recordings)
+
+
+def what_is_missing(store: Store, name: str, files: Mapping[str, tuple[int, str]]) -> str | None:
+    """The first file that is gone or has another size; None: all are there. No file is opened. Errors of the store are
+    raised: they say nothing about this checkpoint."""
+    sizes = store.sizes(name, files)
+    for path, (size, _) in sorted(files.items()):
+        if path not in sizes:
+            return f"{path} is missing"
+        if sizes[path] != size:
+            return f"{path} has {sizes[path]} bytes instead of {size}"
+    return None
+
+
+def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -> None:
+    """Fills the slot by `put` and checks it against the seal. OSError, StateError, CopyDamaged: it cannot be had."""
+    rank, geometry, extent = copy.seal.rank, copy.geometry, copy.seal.extent
+    part = _read_part(store, name, rank)
+    put(geometry.offset("record"), memoryview(store.read(f"{name}/{record_path(rank)}")))
+    for file, pieces in _by_file(store, name, part):
+        with store.open(f"{name}/{file}") as stream:
+            for piece, at in pieces:
+                assert piece.region, piece  # what lies in the boundary record is not looked for in files
+                start = geometry.offset(piece.region) + piece.offset
+                stream.seek(at)
+                for done in range(0, piece.nbytes, CHUNK_BYTES):
+                    wanted = min(CHUNK_BYTES, piece.nbytes - done)
+                    data = stream.read(wanted)
+                    if len(data) != wanted:
+                        raise StateError(f"{name}/{file} is too short for {piece.name}")
+                    put(start + done, memoryview(data))
+    for each in REGIONS:
+        if extent_of(extent, each) and digest_region(region(slot, geometry, extent, each)) != digest_of(
+            copy.seal.digest, each
+        ):
+            raise CopyDamaged(f"{name}: region {each!r} of rank {rank} is {DAMAGED}")
+
+
+def _by_file(store: Store, name: str, part: Part) -> Iterator[tuple[str, list[tuple[Piece, int]]]]:
+    """The rank's pieces by the file that has them, in the order of that file."""
+    by_writer: dict[int, list[Piece]] = {}
+    for piece in part.pieces:
+        if piece.nbytes and piece.region:
+            by_writer.setdefault(piece.writer, []).append(piece)
+    for writer, pieces in sorted(by_writer.items()):
+        found = (part if writer == part.rank else _read_part(store, name, writer)).found()
+        places = []
+        for piece in pieces:
+            there = found.get(identity(piece))
+            if there is None or there.at is None:
+                raise StateError(f"{name}: {piece.name} of rank {part.rank} is not in the file of rank {writer}")
+            places.append((piece, there.at[2]))
+        yield data_path(writer), sorted(places, key=lambda place: place[1])
+
+
+def _read_part(store: Store, name: str, rank: int) -> Part:
+    return decode_part(store.read(f"{name}/{part_path(rank)}"))
+
+
+def faults_of(store: Store, manifest: Manifest) -> list[str]:
+    """What differs from the manifest; empty: every byte is as it was written."""
+    return [
+        f"{path}: {fault}"
+        for path, facts in sorted(manifest.files.items())
+        if (fault := _fault(store, f"{manifest.name}/{path}", facts)) is not None
+    ]
+
+
+def _fault(store: Store, path: str, facts: tuple[int, str]) -> str | None:
+    hasher, size = xxhash.xxh3_64(), 0
+    try:
+        with store.open(path) as file:
+            while data := file.read(CHUNK_BYTES):
+                hasher.update(data)
+                size += len(data)
+    except OSError as error:
+        return f"cannot be read ({error})"
+    if size != facts[0]:
+        return f"has {size} bytes instead of {facts[0]}"
+    return None if hasher.hexdigest() == facts[1] else "does not match its checksum"

@@ -32,8 +32,8 @@ from deadpool.protocol.messages import Copy
 from deadpool.protocol.seal import DAMAGED, REGIONS, Region, digest_of
 from deadpool.snapshot.arena.checksums import digest_region
 from deadpool.snapshot.arena.slot import region
-from deadpool.snapshot.record.checkpoint_names import plain_name
 from deadpool.snapshot.record.layout import SlotLayout, TensorEntry, decode_layout, split_record
+from deadpool.snapshot.record.placement import plain_name
 from deadpool.snapshot.record.record import decode
 from deadpool.snapshot.record.tensors import dtype_name, to_bytes
 

@@ -1,4 +1,9 @@
-"""The process that writes to the store: `python -m deadpool.durable.writer`, started by an agent, niced, one thread.
+"""The process that writes to the store, and which checkpoints stay there.
+
+Which checkpoints stay: the newest `keep_last`, and every one whose step is a multiple of `keep_every`. No torch.
+
+`write_parts`, `finish` and `main`: the process that writes to the store: `python -m deadpool.durable.writer`,
+started by an agent, niced, one thread.
 
 It gets its task on stdin and answers with one line of JSON. It is apart from the agent because it needs torch, and
 because a store that hangs must hang nothing but this process.
@@ -6,23 +11,67 @@ because a store that hangs must hang nothing but this process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 
-from deadpool.durable.manifest import MANIFEST, Manifest, encode_manifest
+from deadpool.durable.manifest import (
+    MANIFEST,
+    FinishTask,
+    Manifest,
+    PartTask,
+    complete_ones,
+    decode_task,
+    encode_manifest,
+    what_is_missing,
+)
 from deadpool.durable.pieces import decode_part, part_path
 from deadpool.durable.rate import RateLimit, facts_of
-from deadpool.durable.reading import what_is_missing
-from deadpool.durable.retention import discard_old
-from deadpool.durable.store import open_store
-from deadpool.durable.tasks import FinishTask, PartTask, decode_task
+from deadpool.durable.store import Store, open_store
 from deadpool.errors import DeadPoolError
 from deadpool.snapshot.arena.arena import Segment
+
+PREFIX = "step-"
+
+
+def superfluous(manifests: Sequence[Manifest], keep_last: int, keep_every: int) -> list[str]:
+    """`manifests` are newest first. The newest one always stays. keep_last 0: all stay."""
+    if keep_last == 0:
+        return []
+    older = manifests[max(1, keep_last) :]
+    return [each.name for each in older if not (keep_every and each.step % keep_every == 0)]
+
+
+def torn(store: Store, manifests: Sequence[Manifest]) -> list[str]:
+    """Folders of writes that were cut off, or are under way."""
+    complete = {manifest.name for manifest in manifests}
+    return [name for name in store.folders() if step_of(name) is not None and name not in complete]
+
+
+def step_of(name: str) -> int | None:
+    """None: this is no folder of a checkpoint, and not ours to touch."""
+    digits = name.removeprefix(PREFIX).partition("-")[0]
+    return int(digits) if name.startswith(PREFIX) and digits.isdigit() else None
+
+
+def discard_old(store: Store, keep_last: int, keep_every: int, *, newest: Manifest) -> list[str]:
+    """What cannot be deleted now is tried again the next time: it is in nobody's way."""
+    manifests = complete_ones(store)
+    cut_off = [name for name in torn(store, manifests) if (step_of(name) or 0) < newest.step]
+    names = [*superfluous(manifests, keep_last, keep_every), *cut_off]
+    gone = []
+    for name in names:
+        if name != newest.name:
+            with contextlib.suppress(OSError):
+                store.delete(name)
+                gone.append(name)
+    return gone
 
 
 def write_parts(task: PartTask) -> int:

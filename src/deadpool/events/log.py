@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deadpool.host.owner_only import owner_only_opener
+from deadpool.host.private_files import owner_only_opener
 
 WAITING_BYTES = 32 << 20
 """Records in memory, at most: hours of a job. Beyond that the oldest are dropped, and counted."""

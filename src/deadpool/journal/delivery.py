@@ -10,8 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from deadpool.journal.entry import Entry, Run, Sink
-from deadpool.journal.undelivered import Undelivered
+from deadpool.journal.entry import Entry, Run, Sink, Undelivered
 
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0

@@ -1,19 +1,49 @@
-"""A sink that writes one line of JSON per step: `{"run": ..., "rank": 0, "step": 12, "time": ..., "values": {...}}`.
+"""The sink for JSON lines, and the lock of a destination.
 
-The file itself shows which steps it has. A writer takes a lock and reads what other writers have added since its last
-write. It cuts off an incomplete last line, whose writer was killed, and appends the missing steps.
+`locked` lets only one process at a time write to a destination: the old process of a rank may wake up and write too.
+
+`Jsonl`: a sink that writes one line of JSON per step: `{"run": ..., "rank": 0, "step": 12, "time": ..., "values":
+{...}}`.
+
+The file itself shows which steps it has. A writer takes a lock and reads what other writers have added since its
+last write. It cuts off an incomplete last line, whose writer was killed, and appends the missing steps.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from deadpool.config.environment import JOURNAL_VARIABLE
 from deadpool.journal.entry import Entry, Run
-from deadpool.journal.locking import locked
+
+_TIMEOUT_S = 2.0
+_POLL_S = 0.005
+
+
+@contextlib.contextmanager
+def locked(descriptor: int) -> Iterator[None]:
+    """Holds an exclusive lock on the file. Raises BlockingIOError if another process, which may have been stopped while
+    it wrote, keeps the lock for long: a thread that waited here for ever could not be ended."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise BlockingIOError("another process holds the lock; was it stopped while it wrote?") from None
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
 
 _BLOCK = 1 << 20
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from deadpool.errors import ConfigError
 from deadpool.journal.entry import Entry, Run, numbers_of
-from deadpool.journal.locking import locked
+from deadpool.journal.jsonl import locked
 
 _HEADER, _FOOTER = 12, 4  # bytes of a record before its data (length, checksum of the length) and after (checksum)
 _LOCK = "deadpool.lock"

@@ -1,12 +1,23 @@
-"""Why something was refused, missed or lost, and why a job has ended: what decisions look at.
+"""Values that decisions look at: causes, bounds, checkpoints.
+
+Why something was refused, missed or lost, and why a job has ended: what decisions look at.
 
 Sentences about the same stand beside these values, for people. No code looks into a sentence, because its words may
 change, and a machine's or a script's own words may come to stand in it (tests/test_no_decision_by_text.py).
+
+`Checkpoint` and `DurableSettings`: a complete durable checkpoint as the cores know it, and what they are told to do
+about checkpoints. Values only.
+
+`AdaptiveBounds`: Within which bounds a job may change its own protection, and how fast. Values only.
 """
 
 from __future__ import annotations
 
 from enum import Enum
+
+from deadpool.protocol.coding import Scheme
+from deadpool.protocol.identity import Value
+from deadpool.protocol.inventory_batches import Copy
 
 
 class Refusal(Enum):
@@ -75,3 +86,45 @@ class EndCause(Enum):
     NO_COORDINATOR = "no coordinator"
     REFUSED = "refused"  # by the coordinator
     LEASED_ELSEWHERE = "leased elsewhere"  # the machine serves another job
+
+
+class Checkpoint(Value, frozen=True, kw_only=True):
+    """Complete in the store. `copies` has every rank's own seal, in the order of ranks."""
+
+    name: str
+    number: int
+    copies: tuple[Copy, ...]
+    recordings: tuple[bytes, ...] = ()  # of every rank; empty: the job itself has them
+
+
+class DurableSettings(Value, frozen=True, kw_only=True):
+    """Where and how often checkpoints are written, and how much of the machine that may take."""
+
+    where: str
+    job: str  # tells the checkpoints of this job from those of others in the same place
+    every_s: float = 0.0  # 0: not by time
+    every_steps: int = 0  # 0: not by steps
+    bytes_per_s: float = 0.0  # of each node; 0: no limit
+    nice: int = 10  # of the processes that write
+    timeout_s: float = 1800.0  # after which a write is given up
+    keep_last: int = 3  # 0: all
+    keep_every: int = 0  # checkpoints whose step is a multiple of this stay too; 0: none
+
+
+CHANGES = 6
+"""The number of changes that may come within as many dwell times: six in an hour with a dwell time of ten minutes."""
+
+
+class AdaptiveBounds(Value, frozen=True, kw_only=True):
+    """What the user asks for at least is what the job has anyway (`Layout.holders`, the capture interval)."""
+
+    copies_at_most: int = 0  # on other nodes, of any rank; 0: as many as the user asks for at least
+    every_at_most: int = 0  # steps from one snapshot to the next while nothing looks ill; 0: the least that costs allow
+    memory_share: float = 0.5  # of a node's memory that copies may take
+    coded: Scheme | None = None  # how snapshots may be coded where whole copies take more; None: they stay whole
+    evict_ill: bool = False
+    dwell_s: float = 600.0  # that a change stays at least; also the window over which signs are counted
+
+    @property
+    def changes_within_s(self) -> float:
+        return CHANGES * self.dwell_s

@@ -16,9 +16,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from deadpool.protocol.identity import Layout, Value
 from deadpool.protocol.seal import PIECE_BYTES, REGIONS, Extent, Geometry, Region, extent_of
-from deadpool.protocol.structs import Value
-from deadpool.protocol.topology import Layout
 
 ROW_ALIGNMENT = 64
 MOST_MEMBERS = 32

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deadpool.protocol.messages.health import Sign
+from deadpool.protocol.messages.progress import Sign
 
 SOUND, DOUBTFUL, LIKELY, CERTAIN = range(4)
 REPEATS = 3

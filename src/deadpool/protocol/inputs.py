@@ -7,8 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from deadpool.protocol.causes import Refusal
-from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.causes import Checkpoint, Refusal
 from deadpool.protocol.coding import CodingGroup, Scheme
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version

@@ -11,9 +11,8 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from deadpool.protocol.coding import CodingGroup
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Value, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.structs import Value
 
 _DIGEST = struct.Struct("<QQQ")  # record, unique, replica
 DIGEST_BYTES = _DIGEST.size

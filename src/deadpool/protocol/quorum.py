@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.protocol.identity import NO_GENERATION, Generation
-from deadpool.protocol.structs import Value
+from deadpool.protocol.identity import NO_GENERATION, Generation, Value
 
 Voter = tuple[str, str]
 """Node and incarnation: a node that was started again has forgotten its promises, so it is another voter."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import NO_GENERATION, Address, Generation
 from deadpool.protocol.messages import (
     Arriving,
     Connect,
@@ -33,7 +33,6 @@ from deadpool.protocol.messages import (
     Seat,
     ToTrainerMessage,
 )
-from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
 
 T = TypeVar("T")

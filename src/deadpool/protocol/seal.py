@@ -15,8 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from deadpool.errors import ArenaError
-from deadpool.protocol.identity import Version
-from deadpool.protocol.structs import Value
+from deadpool.protocol.identity import Value, Version
 
 PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.causes import Miss
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import NO_GENERATION, Generation, Schedule, Version
 from deadpool.protocol.messages import Captured, Live, Missed, SlotRef
+from deadpool.protocol.permits import CaptureSchedule
 from deadpool.protocol.seal import Geometry
-from deadpool.protocol.topology import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,149 @@
-"""The choice: what gives the most useful work for the price, among what fits the memory."""
+"""The choice among schemes, beside other systems, with its spread.
+
+`Alternative`: the same cluster and pool of spares under other systems, with what is assumed of each. Their intervals
+are chosen as well for them as ours for us.
+
+`band` and `draws`: how much one run differs from what is expected: the same rates, drawn many times.
+
+A draw has its own failures and times away, and its own rate where the rate is not known for certain. It knows
+nothing of the formula for shortages, so that its mean also checks the model.
+
+`Wishes` and `Advice`: the choice: what gives the most useful work for the price, among what fits the memory.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 from deadpool.errors import ConfigError
-from deadpool.sizing.alternatives import Alternative, alternatives
-from deadpool.sizing.band import band
-from deadpool.sizing.failure_mix import PROCESS, RACK, Interruption
+from deadpool.sizing.failure_history import PLANNED, PROCESS, RACK, Interruption
 from deadpool.sizing.goodput import Choice, Outlook, outlook, survives_a_rack
-from deadpool.sizing.inputs import GB, Inputs
-from deadpool.sizing.phases import Phases
+from deadpool.sizing.inputs import GB, Inputs, Phases
 from deadpool.sizing.protection import SCHEMES, Scheme, best_interval, costs_of, fits
+
+TORCHRUN_RESTART_S = 22.8
+PEER_RECOVERY_S = (20.0, 150.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    name: str
+    goodput: float
+    assumed: str
+
+
+def alternatives(inputs: Inputs, ours: Outlook) -> tuple[Alternative, ...]:
+    slow, fast = _standby(inputs, ours, PEER_RECOVERY_S[1]), _standby(inputs, ours, PEER_RECOVERY_S[0])
+    return (_torchrun(inputs, ours), slow, fast)
+
+
+def _torchrun(inputs: Inputs, ours: Outlook) -> Alternative:
+    """Young's interval: a save of s seconds every sqrt(2 s / r) loses least."""
+    faults, planned = _rates(ours)
+    save_s, rate = ours.write_s, faults + planned
+    every_s = max(save_s, inputs.step_s, math.sqrt(2 * save_s / rate)) if rate > 0 else inputs.seconds
+    down_s = TORCHRUN_RESTART_S + inputs.build_s + ours.read_s
+    redone = faults * every_s / 2
+    goodput = (1 - ours.short.share) * max(0.0, 1 - redone) * math.exp(-rate * down_s) / (1 + save_s / every_s)
+    assumed = (
+        f"all workers restart: {TORCHRUN_RESTART_S:g} s (measured with 4 ranks, docs/benchmarks.md) + "
+        f"{inputs.build_s:g} s to build + {ours.read_s:.0f} s to read; training stands still for {save_s:.0f} s per "
+        f"save, every {every_s / 60:.0f} min (Young); half of that is redone; same spares; no time until a "
+        "hang is noticed"
+    )
+    return Alternative(name="torchrun + checkpoints", goodput=goodput, assumed=assumed)
+
+
+def _standby(inputs: Inputs, ours: Outlook, down_s: float) -> Alternative:
+    faults, planned = _rates(ours)
+    redone = faults * 1.5 * inputs.step_s
+    goodput = (1 - ours.short.share) * max(0.0, 1 - redone) * math.exp(-(faults + planned) * down_s)
+    system = "TrainMover, ~20 s on 1,024 GPUs" if down_s < 60 else "FlashRecovery, 150 s on 4,800 devices"
+    assumed = (
+        f"{down_s:g} s per interruption as published ({system}; HyperPod and TorchPass: under 2 minutes), one and a "
+        "half steps redone, nothing for keeping copies (NVRx with a copy in every step was measured at 2.08 times the "
+        "step time); same spares"
+    )
+    return Alternative(name=f"warm standby, {down_s:g} s", goodput=goodput, assumed=assumed)
+
+
+def _rates(ours: Outlook) -> tuple[float, float]:
+    """Returns the rates of faults and of planned interruptions, for the whole job."""
+    named = [kind for kind in ours.kinds if not kind.loses_all]
+    planned = sum(kind.per_s for kind in named if kind.name == PLANNED)
+    return sum(kind.per_s for kind in named) - planned, planned
+
+
+DRAWS = 200
+MOST_EVENTS = 2_000_000
+"""The most events in all draws: there are fewer draws where there are many failures."""
+
+
+def band(
+    inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, *, evidence: float | None, seed: int = 0
+) -> tuple[float, float]:
+    """Returns the goodputs between which nine of ten runs end. `evidence` is the number of failures from which the rate
+    was estimated.
+    """
+    found = sorted(draws(inputs, mix, expected, evidence=evidence, seed=seed))
+    edge = max(0, round(0.05 * len(found)) - 1)
+    return found[edge], found[-1 - edge]
+
+
+def draws(
+    inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, *, evidence: float | None = None, seed: int = 0
+) -> list[float]:
+    random = Random(seed)
+    total = inputs.nodes + expected.choice.spares
+    events = sum(each.per_s for each in mix) * total * inputs.seconds
+    count = int(max(20, min(DRAWS, MOST_EVENTS / max(1.0, events))))
+    return [_draw(inputs, mix, expected, _factor(random, evidence), random) for _ in range(count)]
+
+
+def _factor(random: Random, evidence: float | None) -> float:
+    """Draws the factor by which the rate may be another one than estimated: Gamma, with the shape of the number of
+    failures seen.
+    """
+    return 1.0 if evidence is None else random.gammavariate(evidence + 0.5, 1.0 / (evidence + 0.5))
+
+
+def _draw(inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, factor: float, random: Random) -> float:
+    nodes, spares = inputs.nodes, expected.choice.spares
+    total, racks = nodes + spares, inputs.racks
+    kinds = {kind.name: kind for kind in expected.kinds}
+    rates = [factor * each.per_s * (racks if each.kind == RACK else total) for each in mix]
+    at, away, waiting_s, lost_s = 0.0, 0, 0.0, 0.0
+    back: list[tuple[float, int]] = []
+    fatal = factor * expected.fatal_per_s
+    while True:
+        pause_s = random.expovariate(sum(rates)) if sum(rates) > 0 else inputs.seconds
+        until = min(inputs.seconds, at + pause_s)
+        while back and back[0][0] <= until:
+            waiting_s += (back[0][0] - at) if away > spares else 0.0
+            at, returned = heapq.heappop(back)
+            away -= returned
+        waiting_s += (until - at) if away > spares else 0.0
+        at = until
+        if at >= inputs.seconds:
+            break
+        each = random.choices(mix, rates)[0]
+        size = inputs.nodes_per_rack if each.kind == RACK else 1
+        runs = away <= spares
+        seated = nodes / max(1, total - away)
+        if runs and (each.kind == RACK or random.random() < seated):
+            lost_s += kinds[each.name].stopped_s + 2 * random.random() * kinds[each.name].redone_s
+        if each.away_s and not (each.kind == PLANNED and away >= spares):
+            away += size
+            heapq.heappush(back, (at + random.expovariate(1.0 / each.away_s), size))
+    if fatal > 0 and random.random() < fatal * inputs.seconds:
+        lost = next(kind for kind in expected.kinds if kind.loses_all)
+        lost_s += lost.stopped_s + 2 * random.random() * lost.redone_s
+    return max(0.0, 1.0 - (waiting_s + lost_s) / inputs.seconds) / (1.0 + expected.overhead)
+
 
 LEAST_DURABLE_S, MOST_DURABLE_S = 600.0, 4 * 3600.0
 ALIKE = 1e-5

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from deadpool.sizing.advice import Advice
 from deadpool.sizing.goodput import outlook
-from deadpool.views.picture.axis import Axis
-from deadpool.views.picture.svg import Canvas
+from deadpool.views.picture.svg import Axis, Canvas
 
 WIDTH, PANEL, GAP, TOP, HEIGHT = 960.0, 380.0, 84.0, 100.0, 240.0
 _LEFT = 76.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from deadpool.sizing.advice import Advice
-from deadpool.sizing.failure_mix import RACK
+from deadpool.sizing.failure_history import RACK
 from deadpool.sizing.goodput import Outlook
 from deadpool.sizing.inputs import GB, Inputs
 

@@ -20,32 +20,26 @@ from deadpool.protocol.messages import Durable, Finished, Paused, Release, Stepp
 from deadpool.protocol.trainer_core import Capture, SlotAwaited
 from deadpool.snapshot.copying.copying import Boundary
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer import closures, job_facts
-from deadpool.trainer.adapters import Adapter, versions
-from deadpool.trainer.adapters.ddp import ddp_modules
-from deadpool.trainer.adapters.kept_gradients import KeptGradients
+from deadpool.trainer import job_facts
+from deadpool.trainer.adapters import Adapter, wrappers
+from deadpool.trainer.adapters.ddp import KeptGradients, ddp_modules
 from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.audit import AuditedRank
-from deadpool.trainer.capture import slot_room
-from deadpool.trainer.capture.budget import Budget
+from deadpool.trainer.capture import slots
 from deadpool.trainer.capture.capture import Capturer
-from deadpool.trainer.capture.capture_reports import CaptureReports
-from deadpool.trainer.capture.capture_tasks import CaptureTarget, CarriedSlot
-from deadpool.trainer.capture.late_capture import make_late_capture
+from deadpool.trainer.capture.capture_tasks import CaptureReports, CaptureTarget, CarriedSlot
+from deadpool.trainer.capture.late_capture import Budget, make_late_capture
 from deadpool.trainer.capture.wait_meter import WaitMeter
-from deadpool.trainer.control_flow import Superseded
+from deadpool.trainer.current import Superseded
 from deadpool.trainer.guards.all_guards import Guards
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
-from deadpool.trainer.loop import StepLoop
-from deadpool.trainer.loop_rules import LoopRules
+from deadpool.trainer.loop import Arguments, LoopRules, StepLoop, after_closure
 from deadpool.trainer.process import forked_child, plain_start
 from deadpool.trainer.process.session import Session
-from deadpool.trainer.recovery import boundary_stop, lost_peer, recovery, rehearsal
-from deadpool.trainer.recovery.exhausted_generators import exhausted_generator
-from deadpool.trainer.shares.rules import Makers
-from deadpool.trainer.shares.shares import StepShares
-from deadpool.trainer.step import Step
-from deadpool.trainer.step_log import StepLog
+from deadpool.trainer.recovery import recovery, rehearsal, stops, unwinding
+from deadpool.trainer.recovery.stops import exhausted_generator
+from deadpool.trainer.shares.shares import Makers, StepShares
+from deadpool.trainer.step import Step, StepLog
 from deadpool.trainer.structure_news import StructureNews
 
 
@@ -66,7 +60,7 @@ class Job:
         assert session.settings is not None
         self._journal = journal
         self.session, self.state, self.adapters = session, state, adapters
-        self.in_place = versions.recovers_in_place(session.settings.in_place)
+        self.in_place = wrappers.recovers_in_place(session.settings.in_place)
         self.enabled = True  # set to False on all ranks, no version is captured: to measure what protection costs
         self.shares = StepShares(self, makers or {}, made or {})
         self.carried_records: dict[int, bytes] = {}  # of the ranks that this one carries, at the same version
@@ -132,7 +126,7 @@ class Job:
             while not (self._done(count) and self._finish_with_all_ranks()):
                 if self.session.core.is_aborted:
                     recovery.come_back(self)
-                elif not self._done(count) and not boundary_stop.stop_if_asked(self):
+                elif not self._done(count) and not stops.stop_if_asked(self):
                     yield from self._one_step()
         except GeneratorExit:  # after a break or an exception: the end of the script will tell which
             self._report_pause("left its loop")  # the code after the loop is under no hang timeout
@@ -290,7 +284,7 @@ class Job:
         if isinstance(error, Exception):
             self.session.leave_if_device_broke()
         by_fault = isinstance(error, Unwind) or (
-            isinstance(error, Exception) and lost_peer.was_caused_by_fault(self, error)
+            isinstance(error, Exception) and unwinding.was_caused_by_fault(self, error)
         )
         if not (by_fault and self.session.core.is_aborted):
             return False
@@ -308,7 +302,7 @@ class Job:
         # Normally optimizer.step() has settled it. If not, the next boundary's clones would overwrite what is copied.
         self.capturer.settle()
         boundary = self.state.mark()
-        lost_peer.await_fence_if_peer_lost(self)
+        unwinding.await_fence_if_peer_lost(self)
         with session.changed:
             counts = session.core.end_step()
         if not counts:
@@ -377,8 +371,8 @@ class Job:
     def take_snapshot(self) -> None:
         """Starts the capture of the version just reached, and returns at once."""
         self.session.let_go_of_segments(self.state.release_slots)
-        slot_room.ensure(self)
-        boundary_stop.await_slot(self)
+        slots.ensure(self)
+        stops.await_slot(self)
         with self.session.changed:
             decision = self.session.core.plan_capture()
         match decision:
@@ -409,13 +403,11 @@ class Job:
         if missed is not None:
             self.session.send(missed)
 
-    def _before_optimizer(
-        self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> closures.Arguments | None:
+    def _before_optimizer(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if self._dry or forked_child.is_child():
             return None
         self._audit.took(optimizer)
-        later = closures.after_closure(args, kwargs, self._before_update)
+        later = after_closure(args, kwargs, self._before_update)
         if later is None:
             self._before_update()
         return later

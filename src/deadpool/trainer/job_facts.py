@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deadpool.host.notes import note
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer.adapters import versions
-from deadpool.trainer.adapters.dtensor import whole_mesh
+from deadpool.trainer.adapters import wrappers
+from deadpool.trainer.adapters.plain import whole_mesh
 from deadpool.trainer.process import torch_check
 from deadpool.trainer.process.session import Session
 
@@ -18,7 +18,7 @@ def tell(session: Session, state: ProtectedState) -> None:
 
 def _warn_of_torch(session: Session) -> None:
     assert session.settings is not None
-    if text := torch_check.verdict().reason or versions.warning(session.settings.in_place):
+    if text := torch_check.verdict().reason or wrappers.warning(session.settings.in_place):
         note(text)
         session.emit("unknown_torch", reason=text, rehearses=not torch_check.is_plain())
 

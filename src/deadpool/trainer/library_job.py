@@ -15,7 +15,7 @@ from typing import Any, NoReturn, SupportsIndex
 
 from deadpool.errors import ConfigError
 from deadpool.journal.entry import Sink
-from deadpool.journal.unprotected import UnprotectedJournal
+from deadpool.journal.step_values import UnprotectedJournal
 from deadpool.trainer import current
 from deadpool.trainer.interface import Job, Step
 from deadpool.trainer.loop import StepLoop

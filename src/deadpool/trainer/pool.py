@@ -22,10 +22,10 @@ from deadpool.trainer.capture.boundary_groups import GROUPS, BoundaryGroups
 from deadpool.trainer.job import Job
 from deadpool.trainer.job_journal import JOURNAL, JobJournal
 from deadpool.trainer.process import torch_check
-from deadpool.trainer.process.device import require_current_device
+from deadpool.trainer.process.environment import require_current_device
 from deadpool.trainer.process.session import Session
-from deadpool.trainer.shares.replication_claims import Claims, apply_claims
-from deadpool.trainer.shares.rules import Makers, make_own
+from deadpool.trainer.shares.layout import Claims, apply_claims
+from deadpool.trainer.shares.shares import Makers, make_own
 from deadpool.trainer.unprotected import UnprotectedPool
 
 

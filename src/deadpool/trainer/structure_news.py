@@ -19,9 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from deadpool.snapshot.state import cures
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.adapters.fsdp2 import watch_shards
-from deadpool.trainer.guards.guard import is_due
-from deadpool.trainer.guards.rules import Rule
-from deadpool.trainer.guards.script_frames import is_of_script
+from deadpool.trainer.guards.carried_gradients import is_of_script
+from deadpool.trainer.guards.guard import Rule, is_due
 from deadpool.trainer.process import torch_check
 from deadpool.trainer.process.session import Session
 

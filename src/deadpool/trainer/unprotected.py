@@ -12,10 +12,9 @@ from typing import Any, SupportsIndex
 import torch.distributed as dist
 
 from deadpool.journal.entry import Sink
-from deadpool.journal.unprotected import UnprotectedJournal
-from deadpool.trainer.loop import StepLoop
-from deadpool.trainer.loop_rules import LoopRules
-from deadpool.trainer.shares.rules import Makers, SharesDone, make_own
+from deadpool.journal.step_values import UnprotectedJournal
+from deadpool.trainer.loop import LoopRules, StepLoop
+from deadpool.trainer.shares.shares import Makers, SharesDone, make_own
 
 
 class UnprotectedShare:

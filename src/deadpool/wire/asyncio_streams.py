@@ -7,8 +7,8 @@ import socket
 from collections.abc import AsyncIterator
 
 from deadpool.errors import VersionMismatch, WireError
+from deadpool.wire.codec import Framer
 from deadpool.wire.deadline import PeerDeadline
-from deadpool.wire.framing import Framer
 from deadpool.wire.handshake import Handshake
 
 HANDSHAKE_S = 5.0

@@ -6,10 +6,10 @@ import socket
 import time
 
 from deadpool.errors import WireError
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials
-from deadpool.wire.framing import Framer, frame
+from deadpool.protocol.identity import Address
+from deadpool.wire.codec import Framer, frame
 from deadpool.wire.handshake import PLAIN, Handshake, Purpose
+from deadpool.wire.secret import Credentials
 from deadpool.wire.tls import carrier_of_server
 
 _CHUNK_BYTES = 1 << 18

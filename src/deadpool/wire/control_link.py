@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from deadpool.errors import VersionMismatch, WireError
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 from deadpool.wire.asyncio_streams import HANDSHAKE_S, payloads, shake_hands
-from deadpool.wire.codec import decode, encode
-from deadpool.wire.credentials import Credentials
-from deadpool.wire.framing import frame
+from deadpool.wire.codec import decode, encode, frame
 from deadpool.wire.handshake import HELLO_BYTES, PLAIN, Handshake, Purpose, differ, is_old_hello, old_hello
+from deadpool.wire.secret import Credentials
 from deadpool.wire.tls import carrier_of_server
 
 _TRIES = 5  # a server with too many unauthenticated connections may close that of a member, too

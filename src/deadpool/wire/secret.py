@@ -1,4 +1,9 @@
-"""The job's secret: handed out through a file or the environment, never on a command line."""
+"""The secret of a job, and what else a process needs to be one of it.
+
+`UnusableSecret`: the job's secret: handed out through a file or the environment, never on a command line.
+
+`Credentials`: what a process needs to be one of the job: its secret, and how connections are encrypted, if they are.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,13 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.errors import ConfigError
+from deadpool.wire.handshake import PLAIN
+from deadpool.wire.tls import OFF, Tls, load_tls
 
 LEAST_BYTES = 16
 
@@ -78,3 +86,27 @@ def _checked(secret: bytes, where: str) -> bytes:
     if len(secret) < LEAST_BYTES:
         raise UnusableSecret(f"the job's secret in {where} is too short", f"give at least {LEAST_BYTES} characters")
     return secret
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    secret: bytes = field(repr=False)
+    tls: Tls | None = None
+
+    @property
+    def carrier(self) -> bytes:
+        """The carrier of the connections that this process serves."""
+        return self.tls.carrier if self.tls is not None else PLAIN
+
+
+def read_credentials(
+    *, serving: bool = False, tls: str | None = None, default_secret: Path | None = None
+) -> Credentials:
+    """Reads those of this process's job; its environment is enough in a process that an agent or the launcher started.
+
+    `serving` is for a process that also takes connections, as an agent and every coordinator does, the first as well as
+    a successor on another node: ephemeral certificates are each process's own, so nothing is handed over in a takeover.
+    `tls` is used instead of the environment's, `default_secret` where the environment names none.
+    """
+    mode = tls if tls is not None else os.environ.get(TLS_VARIABLE, OFF)
+    return Credentials(read_secret(default_secret), load_tls(mode, serving=serving))

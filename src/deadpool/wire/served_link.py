@@ -11,10 +11,9 @@ from typing import Any, cast
 
 from deadpool.errors import WireError
 from deadpool.wire.asyncio_streams import FRAME_S
-from deadpool.wire.codec import decode
+from deadpool.wire.codec import Framer, decode
 from deadpool.wire.control_link import framed
 from deadpool.wire.deadline import PeerDeadline
-from deadpool.wire.framing import Framer
 
 _GOODBYE_S = 1.0
 

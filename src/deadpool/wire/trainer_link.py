@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deadpool.errors import WireError
-from deadpool.wire.codec import decode, encode
-from deadpool.wire.framing import Framer, frame
+from deadpool.wire.codec import Framer, decode, encode, frame
 
 _CREDENTIALS = struct.Struct("iII")
 _CHUNK_BYTES = 1 << 18

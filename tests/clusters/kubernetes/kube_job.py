@@ -15,7 +15,7 @@ import pytest
 from kube_cluster import ROOT, Cluster
 from kube_image import IMAGE
 
-from deadpool.demo.results import Results, differences
+from deadpool.demo.trial import Results, differences
 from deadpool_lab.chaos.jobs import PACE_VARIABLE
 
 SCRIPT = ROOT / "lab/deadpool_lab/chaos/script.py"

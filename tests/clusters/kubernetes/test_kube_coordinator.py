@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deadpool.clusters.kubernetes.coordinator_pod import await_own_name, place
 from deadpool.clusters.kubernetes.job_state import JobStateStore
+from deadpool.clusters.kubernetes.pods import await_own_name, place
 from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
 

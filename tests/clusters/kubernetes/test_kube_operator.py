@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from deadpool.clusters.kubernetes.operator.lost_pods import REPORT_S, TAKEOVER_S, LostPods, PodView
-from deadpool.clusters.kubernetes.operator.status import changes, changes_without_effect, described, ended
-from deadpool.clusters.kubernetes.operator.unscheduled import in_words, scheduler_message
+from deadpool.clusters.kubernetes.operator.status import (
+    REPORT_S,
+    TAKEOVER_S,
+    LostPods,
+    PodView,
+    changes,
+    changes_without_effect,
+    described,
+    ended,
+    in_words,
+    scheduler_message,
+)
 
 
 def pod(name: str = "a", **changed: Any) -> PodView:

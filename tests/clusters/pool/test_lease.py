@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deadpool.host.process_lock import ProcessLock
+from deadpool.host.private_files import ProcessLock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from deadpool.host.process_lock import ProcessLock
+from deadpool.host.private_files import ProcessLock
 lease = ProcessLock(Path(sys.argv[1]), "job other")
 print(lease.take(), flush=True)
 time.sleep(600)

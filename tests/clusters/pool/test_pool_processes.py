@@ -11,21 +11,19 @@ from typing import Any
 import pytest
 from waiting import wait_until_async
 
-from deadpool.clusters.pool import upstream as upstream_module
-from deadpool.clusters.pool.folder import machine_identity, read_jobs, write_jobs
-from deadpool.clusters.pool.host_process import HostProcess
-from deadpool.clusters.pool.server import PoolServer
-from deadpool.clusters.pool.upstream import PoolUpstream
-from deadpool.control.coordinator.job_rpc import pool_folder
+from deadpool.clusters.pool import host_process as upstream_module
+from deadpool.clusters.pool.host_process import HostProcess, PoolUpstream
+from deadpool.clusters.pool.server import PoolServer, machine_identity, read_jobs, write_jobs
+from deadpool.control.coordinator.announcement import pool_folder
 from deadpool.control.launch.folder_lock import lock_folder
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
 from deadpool.events.log import EventLog
 from deadpool.protocol.features.leases.pool.host import StopAgent
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Assignment, PoolJob
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 
 Find = Callable[[], tuple[Address, Credentials]]
 

@@ -13,12 +13,10 @@ import pytest
 from http_receiver import Receiver
 from waiting import LIMIT_S, wait_until
 
-from deadpool.config.hook_rules import ON_EVENT, WEBHOOK, parse_rule
+from deadpool.config.orders import ON_EVENT, WEBHOOK, parse_rule
 from deadpool.control.hooks import event_hooks
-from deadpool.control.hooks.command import Command
-from deadpool.control.hooks.event_hooks import EventHooks, Hook
-from deadpool.control.hooks.rate_limit import AT_MOST, WITHIN_S, RateLimit
-from deadpool.control.hooks.webhook import Webhook
+from deadpool.control.hooks.calls import Command, Webhook
+from deadpool.control.hooks.event_hooks import AT_MOST, WITHIN_S, EventHooks, Hook, RateLimit
 from deadpool.events.types import BY_NAME
 
 NO_SPARE = {"t": 5.0, "what": "no_spare", "cause": "fault-1", "generation": "1.2", "reason": "no spare is left"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.chaos.decisions import decisions, oscillations
+from deadpool_lab.chaos.checks import decisions, oscillations
 
 DWELL_S = 60.0
 

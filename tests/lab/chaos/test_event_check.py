@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deadpool_lab.chaos.event_check import Span, log_problems, read_log, spans_of_loss, storage_problems
+from deadpool_lab.chaos.checks import Span, log_problems, read_log, spans_of_loss, storage_problems
 
 EVENTS = [{"t": float(t), "what": "progress", "step": t, "cause": None} for t in range(10)]
 OUTAGE = Span(100.0, 120.0)

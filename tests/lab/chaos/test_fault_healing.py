@@ -6,10 +6,9 @@ import json
 from dataclasses import replace
 
 from deadpool_lab.chaos.faults.fault import Fault, FaultContext
-from deadpool_lab.chaos.injected_fault import InjectedFault
-from deadpool_lab.chaos.plan import Intent, Moment
+from deadpool_lab.chaos.plan import CROWDED, Intent, Moment
+from deadpool_lab.chaos.runner import InjectedFault
 from deadpool_lab.chaos.status_view import StatusView, StepProgress, Tail, newest_phase
-from deadpool_lab.chaos.timing import CROWDED
 
 HIT_AT = 100.0
 

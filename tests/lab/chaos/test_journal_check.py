@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from deadpool.demo.results import Results
-from deadpool_lab.chaos.journal_check import journal_problems
+from deadpool.demo.trial import Results
+from deadpool_lab.chaos.checks import journal_problems
 
 LOSSES = {step: (1.0 / (step + 1)).hex() for step in range(4)}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from deadpool_lab.chaos.fault_budget import BURST, allows
 from deadpool_lab.chaos.faults import FAULTS, possible
-from deadpool_lab.chaos.plan import IN_RECOVERY, Moment, draw, full_disk
+from deadpool_lab.chaos.plan import BURST, IN_RECOVERY, Moment, allows, draw, full_disk
 from deadpool_lab.chaos.surroundings.disk import LoopDisk, SharedDisk
 from deadpool_lab.chaos.surroundings.network import Loopback, Namespaces
 

@@ -10,7 +10,7 @@ import sys
 import psutil
 from waiting import LIMIT_S, wait_until
 
-from deadpool_lab.chaos.surroundings.reaper import guarded, left_behind
+from deadpool_lab.chaos.surroundings.processes import guarded, left_behind
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -33,7 +33,7 @@ def environment_of(pid: int) -> str:
 
 RUNNER = """
 import os, signal, subprocess, sys
-from deadpool_lab.chaos.surroundings.reaper import guarded
+from deadpool_lab.chaos.surroundings.processes import guarded
 with guarded():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     os.kill(child.pid, signal.SIGSTOP)

@@ -8,9 +8,8 @@ from statistics import fmean
 import pytest
 
 from deadpool.sizing.advice import Advice, Wishes, advise
-from deadpool.sizing.failure_mix import mix
-from deadpool.sizing.inputs import Inputs
-from deadpool.sizing.phases import Phases
+from deadpool.sizing.failure_history import mix
+from deadpool.sizing.inputs import Inputs, Phases
 from deadpool.sizing.protection import Scheme
 from deadpool_lab.cli.plan_simulation import run_one, setup_of
 from deadpool_lab.sim.endurance.setup import Lived

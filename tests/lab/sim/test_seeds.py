@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from deadpool_lab.sim.faults import ALL
-from deadpool_lab.sim.faults.targets import PHASES
+from deadpool_lab.sim.faults.fault import PHASES
 from deadpool_lab.sim.options import ANYTHING, draw
 from deadpool_lab.sim.profiles import BY_NAME, PROFILES
 from deadpool_lab.sim.run import run_seed

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deadpool_lab.strangers.shared_processes import SharedProcesses
+from deadpool_lab.strangers.references import SharedProcesses
 
 
 @pytest.fixture(scope="session")

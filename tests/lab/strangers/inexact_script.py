@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import deadpool
-from deadpool_lab.workload.jitter import pause
+from deadpool_lab.workload.run import pause
 
 WIDTH, BATCH, STEPS = 8, 4, 8
 

@@ -21,7 +21,7 @@ import torch.nn.utils.prune
 from torch import Tensor, nn
 
 import deadpool
-from deadpool_lab.workload.jitter import pause
+from deadpool_lab.workload.run import pause
 
 WIDTH, BATCH, STEPS, VICTIM, FATAL, LATER = 8, 4, 9, 1, 5, 3
 

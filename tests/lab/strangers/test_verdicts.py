@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from deadpool_lab.strangers.fault_plan import draw_injections
+from deadpool_lab.strangers.findings import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool_lab.strangers.generate import generate
-from deadpool_lab.strangers.naming import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool_lab.strangers.protected import ProtectedRun
 from deadpool_lab.strangers.records import RankRecord, read_ranks
 from deadpool_lab.strangers.trial import ScriptResult, ScriptTrial

@@ -14,10 +14,10 @@ from typing import Any
 
 from dashboard_records import T0, fault, node_name, progress, progress_record, start, status, write_run
 
-from deadpool.views.dashboard.access_token import access_token
 from deadpool.views.dashboard.feed import Feed
 from deadpool.views.dashboard.run_files import RunFiles
 from deadpool.views.dashboard.server import DashboardServer
+from deadpool.views.dashboard.words import access_token
 
 PER_NODE, SPARES, SECRET = 8, 16, b"a secret of generated jobs"
 

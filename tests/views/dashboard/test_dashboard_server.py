@@ -17,11 +17,11 @@ from dashboard_records import SEATS_OF_SMALL_RUN, T0, small_run, status
 from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError
-from deadpool.views.dashboard.access_token import access_token
 from deadpool.views.dashboard.feed import Feed
 from deadpool.views.dashboard.report import page_with
 from deadpool.views.dashboard.run_files import RunFiles
 from deadpool.views.dashboard.server import ASSETS, DashboardServer, asset
+from deadpool.views.dashboard.words import access_token
 
 aiohttp = pytest.importorskip("aiohttp")
 TOKEN = access_token(b"secret of a job")

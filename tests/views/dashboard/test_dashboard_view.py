@@ -24,10 +24,9 @@ from dashboard_records import (
 from deadpool.views.dashboard.headline import state
 from deadpool.views.dashboard.history import History
 from deadpool.views.dashboard.interruptions import interruptions
-from deadpool.views.dashboard.losses import loss_key
-from deadpool.views.dashboard.run_files import RunFiles
-from deadpool.views.dashboard.series import Series
+from deadpool.views.dashboard.run_files import RunFiles, loss_key
 from deadpool.views.dashboard.view import Job, Losses, view
+from deadpool.views.dashboard.words import Series
 
 SEATS = [node_name(index) for index in range(4)]
 SPARE = node_name(4)

@@ -12,7 +12,7 @@ import pytest
 from browsing import WIDE, Requests, log_in, text_of, wait
 from serve_large import SECRET
 
-from deadpool.views.dashboard.access_token import access_token
+from deadpool.views.dashboard.words import access_token
 
 NODES = 4096
 OBSERVED_S = 10.0

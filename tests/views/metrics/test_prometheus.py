@@ -22,7 +22,7 @@ from waiting import LIMIT_S, wait_until
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.launcher import LocalJob, running
 from deadpool.control.launch.run_dir import RunDir
-from deadpool_lab.workload.harness import SCRIPT
+from deadpool_lab.workload.run import SCRIPT
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is missing: scripts/packages gets it"),

@@ -16,11 +16,11 @@ from waiting import LIMIT_S
 
 from deadpool.control.coordinator.status import describe
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.core import Coordinator
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
+from deadpool.protocol.identity import Address, Layout, Schedule
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Answer, Ask, Join, Settings
-from deadpool.protocol.topology import Address, Layout, Schedule
 from deadpool.wire.listener import AuthenticatedListener
 from deadpool.wire.served_link import ServedLink
 

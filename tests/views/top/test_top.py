@@ -13,8 +13,8 @@ from answering_coordinator import AnsweringCoordinator, status_of
 from tmux_screen import Screen, needs_tmux
 from waiting import LIMIT_S
 
-from deadpool.views.top.keyboard import keys_in
 from deadpool.views.top.model import Model
+from deadpool.views.top.view import keys_in
 
 TOP = [sys.executable, "-m", "deadpool.cli.main", "show", "top"]
 

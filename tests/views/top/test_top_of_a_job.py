@@ -10,7 +10,7 @@ from tmux_screen import Screen, needs_tmux
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.launcher import LocalJob, running
 from deadpool.control.launch.run_dir import RunDir
-from deadpool_lab.workload.harness import SCRIPT
+from deadpool_lab.workload.run import SCRIPT
 
 SMALL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from deadpool_lab.chaos.faults import coordinators, cuts, damage, illness, kills, launching, membership, stops, storage
+from deadpool_lab.chaos.faults import cuts, files, illness, membership, processes
 from deadpool_lab.chaos.faults.fault import Fault
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.network import Network
 
 FAULTS: dict[str, type[Fault]] = {
-    fault.kind: fault
-    for family in (kills, stops, cuts, damage, coordinators, membership, storage, launching, illness)
-    for fault in family.FAULTS
+    fault.kind: fault for family in (processes, cuts, files, membership, illness) for fault in family.FAULTS
 }
 ILLNESSES = frozenset(fault.kind for fault in illness.FAULTS)
 """The kinds of illness, which need agents that read files written by the run."""

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from deadpool.control.launch.run_dir import RunDir
-from deadpool_lab.chaos.plan import Intent
+from deadpool_lab.chaos.plan import Intent, Timing
 from deadpool_lab.chaos.status_view import SeatedTrainer, StatusView, StepProgress
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.health_files import HealthFiles
 from deadpool_lab.chaos.surroundings.network import Network
 from deadpool_lab.chaos.surroundings.processes import JobProcesses
 from deadpool_lab.chaos.surroundings.terminal import Terminal
-from deadpool_lab.chaos.timing import Timing
 
 T = TypeVar("T")
 

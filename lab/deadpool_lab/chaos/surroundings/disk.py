@@ -18,7 +18,7 @@ from typing import Protocol
 
 from deadpool.errors import ConfigError
 from deadpool.host.child_processes import leave_mounts
-from deadpool_lab.chaos.surroundings.reaper import MARK_VARIABLE
+from deadpool_lab.chaos.surroundings.processes import MARK_VARIABLE
 
 _BYTES = 64 << 20
 _BALLAST = "ballast"
@@ -216,7 +216,7 @@ def open_disk() -> Disk:
 
 
 def _tried(disk: LoopDisk) -> LoopDisk:
-    from deadpool.control.launch.temporary_folder import temporary_folder
+    from deadpool.control.launch.folder_lock import temporary_folder
 
     with temporary_folder("deadpool-chaos-disk-") as folder:
         disk.mount(folder / "disk")

@@ -11,17 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import NO_GENERATION, Generation, Schedule, Version
 from deadpool.protocol.messages import Ended, Go, Missed, Order, Permit, Plan, TakeoverReport
-from deadpool.protocol.topology import Schedule
 from deadpool_lab.sim.checking.copy_checkers import CopyCheckers
-from deadpool_lab.sim.checking.drain_checker import DrainChecker
 from deadpool_lab.sim.checking.history import State
 from deadpool_lab.sim.checking.holdings import Holdings
-from deadpool_lab.sim.checking.loss_bound import LossBound
-from deadpool_lab.sim.checking.progress_checker import ProgressChecker
 from deadpool_lab.sim.checking.protection_checker import ProtectionChecker
-from deadpool_lab.sim.checking.rehearsal_checker import RehearsalChecker
+from deadpool_lab.sim.checking.recovery_checkers import DrainChecker, LossBound, ProgressChecker, RehearsalChecker
 from deadpool_lab.sim.checking.shrink_checker import ShrinkChecker
 from deadpool_lab.sim.checking.violation import fail
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.identity import Version
-from deadpool_lab.sim.contents import ParityContent
+from deadpool_lab.sim.coding import ParityContent
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine

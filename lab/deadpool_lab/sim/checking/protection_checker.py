@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.adaptive_bounds import CHANGES
+from deadpool.protocol.causes import CHANGES
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import UNGUARDED
+from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME
 from deadpool.protocol.features.adaptation.coordinator.protection import Protection
-from deadpool.protocol.features.adaptation.coordinator.scheme_choice import SCHEME
 from deadpool.protocol.health import CERTAIN, LIKELY, gravest
 from deadpool_lab.sim.checking.violation import fail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Version
 from deadpool.protocol.messages import (
     Connect,
     Fence,
@@ -20,7 +20,6 @@ from deadpool.protocol.messages import (
     Stand,
     Standing,
 )
-from deadpool.protocol.topology import Address
 from deadpool_lab.sim.endurance.light_node import LightNode, copy_of
 
 if TYPE_CHECKING:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.effects import Drop, Emit, Finish, ToAgent
+from deadpool.protocol.identity import Layout, Schedule
 from deadpool.protocol.inputs import CoordinatorInput, DrainAsked, FromAgent, LinkLost, Tick
 from deadpool.protocol.messages import Heartbeat, Settings, TrainerLost
-from deadpool.protocol.topology import Layout, Schedule
 from deadpool_lab.sim.clock import Clock
 from deadpool_lab.sim.endurance.answers import Answers
 from deadpool_lab.sim.endurance.light_node import LightNode
-from deadpool_lab.sim.endurance.outages import Hit, hits
-from deadpool_lab.sim.endurance.setup import DAY_S, RACK, EnduranceSetup, Lived, Outage
+from deadpool_lab.sim.endurance.setup import DAY_S, RACK, EnduranceSetup, Hit, Lived, Outage, hits
 from deadpool_lab.sim.endurance.training import Training
 
 LONG_S = 1e9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inputs import CheckpointFound
 from deadpool.protocol.messages import Sealed

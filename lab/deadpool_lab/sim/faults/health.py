@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.health import CORRECTABLE, HOT, LINK_RESETS, UNCORRECTABLE, XID
-from deadpool_lab.sim.faults.fault import TIME, FaultKind
+from deadpool_lab.sim.faults.fault import TIME, FaultKind, alive, seated
 from deadpool_lab.sim.faults.machines import kill
-from deadpool_lab.sim.faults.targets import alive, seated
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine

@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool_lab.sim.faults import BY_KIND
-from deadpool_lab.sim.faults.fault import TIME, FaultPlan
-from deadpool_lab.sim.faults.targets import phase_of
+from deadpool_lab.sim.faults.fault import TIME, FaultPlan, phase_of
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.world import World

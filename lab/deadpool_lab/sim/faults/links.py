@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from deadpool_lab.sim.faults.fault import FaultKind
-from deadpool_lab.sim.faults.targets import alive, pick, seated
+from deadpool_lab.sim.faults.fault import FaultKind, alive, pick, seated
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.network import Ends

@@ -1,12 +1,21 @@
-"""Machines that die, alone and in twos, that stop for a while, start again, or are out of reach for good."""
+"""Faults of machines, of spares, and of trainer processes.
+
+Machines that die, alone and in twos, that stop for a while, start again, or are out of reach for good.
+
+`kill_trainer`, `hang` and `alarm`: Processes that die or hang, and collectives that break although no process died.
+
+`join`, `die` and `lease`: Spares that join late, that die while they are parked, and whose machine another job
+takes.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from deadpool_lab.sim.faults.fault import FaultKind
-from deadpool_lab.sim.faults.targets import alive, pick, seated
+from deadpool.protocol.inputs import FromAgent
+from deadpool.protocol.messages import TrainerLost
+from deadpool_lab.sim.faults.fault import TIME, FaultKind, alive, pick, processes, seated, spares
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine
@@ -93,4 +102,76 @@ FAULTS = [
     FaultKind(kind="pair", inject=two, chance=0.12, most=1),
     FaultKind(kind="newcomer", inject=newcomer, chance=0.15),
     FaultKind(kind="cut_off", inject=cut_off, chance=0.15),
+]
+
+
+def kill_trainer(world: World) -> bool:
+    candidates = processes(world)
+    resting = [process for process in candidates if process.stage == "await_restore"]
+    for process in pick(world, resting or candidates):  # under a fence, the plan may already count on it
+        world.checkers.before_loss(nodes=0)
+        world.log("world", "trainer dies", {"trainer": process.name, "stage": process.stage})
+        process.machine.starts_killed += process.stage == "starting"
+        process.exit(-9, "killed")
+    return bool(candidates)
+
+
+def hang(world: World) -> bool:
+    stepping = [process for process in processes(world) if process.is_stepping]
+    for process in pick(world, stepping):
+        world.checkers.before_loss(nodes=0)
+        world.log("world", "trainer hangs", {"trainer": process.name})
+        process.hang()
+    return bool(stepping)
+
+
+def alarm(world: World) -> bool:
+    """Communication broke and no process died: every rank has its live state at the fence."""
+    coordinator = world.coordinator
+    if coordinator.phase.value != "running" or not seated(world):
+        return False
+    machine = world.rng.choice(seated(world))
+    rank = world.layout.ranks_at(coordinator.seats.index(machine.name))[0]
+    world.log("world", "alarm", {"rank": rank})
+    lost = TrainerLost(generation=coordinator.generation, trainer="", rank=rank, reason="a group broke")
+    world.feed(FromAgent(node=machine.name, message=lost))
+    return True
+
+
+TRAINER_FAULTS = [
+    FaultKind(kind="trainer", inject=kill_trainer, chance=0.4, most=3),
+    FaultKind(kind="hang", inject=hang, chance=0.25, most=1),
+    FaultKind(kind="alarm", inject=alarm, chance=0.25),
+]
+
+
+LEASE_TRIGGERS = (TIME, TIME, "fault", "fence", "fence", "planned", "awaiting_spare")
+NOTICED_S = 3.0
+
+
+def join(world: World) -> bool:
+    world.add_machine(f"j{world.next_number()}", spare=True)
+    return True
+
+
+def die(world: World) -> bool:
+    return kill(world, pick(world, spares(world)))
+
+
+def lease(world: World) -> bool:
+    """A machine of a pool: another job needed it first. Its agent may find out only when this job needs it."""
+    free = [machine for machine in spares(world) if not machine.is_leased and not machine.is_leased_elsewhere]
+    machines = pick(world, free)
+    for machine in machines:
+        world.log("world", "leased to another job", {"node": machine.name})
+        machine.lease_elsewhere(noticed_s=NOTICED_S * world.rng.random())
+    return bool(machines)
+
+
+SPARE_FAULTS = [
+    FaultKind(
+        kind="join", inject=join, chance=0.4, triggers=(TIME, TIME, "fence", "planned", "prepared", "awaiting_spare")
+    ),
+    FaultKind(kind="spare", inject=die, chance=0.2),
+    FaultKind(kind="lease", inject=lease, chance=0.2, triggers=LEASE_TRIGGERS),
 ]

@@ -4,10 +4,7 @@ docs/protocol.md lists them by number, each with the rule that it breaks.
 """
 
 from deadpool_lab.sim.mutations import (
-    checkpoint_mutations,
-    coding_mutations,
-    drain_mutations,
-    lease_mutations,
+    leaving_mutations,
     protection_mutations,
     rules,
     shrink_mutations,
@@ -20,11 +17,8 @@ ALL: tuple[Mutation, ...] = tuple(
         (
             *rules.MUTATIONS,
             *takeover_mutations.MUTATIONS,
-            *drain_mutations.MUTATIONS,
-            *checkpoint_mutations.MUTATIONS,
-            *coding_mutations.MUTATIONS,
+            *leaving_mutations.MUTATIONS,
             *protection_mutations.MUTATIONS,
-            *lease_mutations.MUTATIONS,
             *shrink_mutations.MUTATIONS,
         ),
         key=lambda mutation: mutation.number,

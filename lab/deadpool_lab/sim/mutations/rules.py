@@ -11,7 +11,6 @@ from deadpool.protocol.agent.copies import slots
 from deadpool.protocol.agent.copies.copies import Copies
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers, Trainer
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
-from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coordinator.commits import ledger
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.membership.hang import HangMonitor
@@ -19,10 +18,10 @@ from deadpool.protocol.coordinator.recovery import global_plan, planner
 from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
 from deadpool.protocol.coordinator.recovery.rebuilds import source_at
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import NO_GENERATION, Generation, Schedule, Version
 from deadpool.protocol.inputs import StreamsCut
 from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse
-from deadpool.protocol.topology import Schedule
+from deadpool.protocol.permits import CaptureSchedule
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 from deadpool_lab.sim.process.seating import Seating

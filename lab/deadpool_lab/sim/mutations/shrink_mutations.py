@@ -14,9 +14,8 @@ from deadpool.protocol.coordinator.recovery.inventory_index import VersionIndex
 from deadpool.protocol.features.shrink.coordinator import carriers as shrink
 from deadpool.protocol.features.shrink.coordinator import vacancies
 from deadpool.protocol.features.shrink.coordinator.growth import Growth
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.messages import Copy, Live, Restore, Shares
-from deadpool.protocol.topology import Layout
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 from deadpool_lab.sim.process.seating import Seating
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from deadpool.protocol.agent.leadership.coordinator_liveness import TermGuard
 from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
-from deadpool.protocol.agent.leadership.term_guard import TermGuard
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.trainers.trainers import Trainer
 from deadpool.protocol.coordinator.commits.commits import Commits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from deadpool.protocol.features.leases.agent.lease import MachineLease
-from deadpool.protocol.features.leases.pool import assignment
+from deadpool.protocol.features.leases.agent.shared_machine import MachineLease
+from deadpool.protocol.features.leases.pool import pool
 from deadpool.protocol.features.leases.pool import pool as pool_core
 from deadpool.protocol.features.leases.pool.host import PoolHost
 from deadpool.protocol.messages import HostState, Plan, PoolJob
@@ -41,7 +41,7 @@ def end_of_a_lease_not_seen(patch: Patch) -> None:
 
 
 def leased_machine_told_of_its_job_only(patch: Patch) -> None:
-    real = assignment.assign
+    real = pool.assign
 
     def assign(hosts: Sequence[HostState], jobs: Sequence[PoolJob]) -> dict[str, tuple[str, ...]]:
         return real(hosts, jobs) | {host.host: (host.leased_to,) for host in hosts if host.leased_to}
@@ -50,14 +50,14 @@ def leased_machine_told_of_its_job_only(patch: Patch) -> None:
 
 
 def memory_ignored(patch: Patch) -> None:
-    real = assignment._park
+    real = pool._park
 
-    def park(job: PoolJob, hosts: list[assignment._FreeHost]) -> None:
+    def park(job: PoolJob, hosts: list[pool._FreeHost]) -> None:
         for host in hosts:
             host.left_bytes = 1 << 40
         real(job, hosts)
 
-    patch.set(assignment, "_park", park)
+    patch.set(pool, "_park", park)
     patch.set(pool_core.Pool, "check", lambda self: None)
 
 

@@ -22,8 +22,7 @@ from deadpool.protocol.features.leases.pool.pool import (
 from deadpool.protocol.messages import PoolJob
 from deadpool_lab.sim.checking.violation import Violation, fail
 from deadpool_lab.sim.clock import Clock
-from deadpool_lab.sim.pool.jobs import SimJob
-from deadpool_lab.sim.pool.machines import SimAgent, SimMachine
+from deadpool_lab.sim.pool.machines import SimAgent, SimJob, SimMachine
 
 CALM_S, END_S = 60.0, 160.0
 KEPT_S = 30.0

@@ -14,7 +14,7 @@ from deadpool.protocol.messages import Connect, Connected, Parked, Rehearse, Res
 from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, Resume, WalkAction
 from deadpool_lab.sim.arena import Arena
 from deadpool_lab.sim.checking.history import State
-from deadpool_lab.sim.contents import Content
+from deadpool_lab.sim.coding import Content
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process.trainer_process import Process

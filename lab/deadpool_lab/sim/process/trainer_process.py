@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import Activity
 from deadpool.protocol.messages import (
     Arriving,
@@ -30,12 +31,10 @@ from deadpool.protocol.messages import (
     TrainerHello,
 )
 from deadpool.protocol.recovery_walk import RecoveryWalk
-from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool_lab.sim.checking.history import State
 from deadpool_lab.sim.network import Link
-from deadpool_lab.sim.process.captures import Captures
-from deadpool_lab.sim.process.recordings import Recordings
+from deadpool_lab.sim.process.captures import Captures, Recordings
 from deadpool_lab.sim.process.seating import Seating
 from deadpool_lab.sim.process.steps import Steps
 

@@ -38,7 +38,7 @@ from deadpool.protocol.effects import (
     WritePart,
     WriteSeal,
 )
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Address, Version
 from deadpool.protocol.inputs import (
     Allocated,
     CoordinatorFound,
@@ -74,7 +74,6 @@ from deadpool.protocol.messages import (
     TrainerHello,
 )
 from deadpool.protocol.seal import Digest, Geometry
-from deadpool.protocol.topology import Address
 
 _MASK = 2**62 - 1
 

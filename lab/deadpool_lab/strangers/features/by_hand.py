@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.builder import ScriptBuilder, block
-from deadpool_lab.strangers.feature import Feature
+from deadpool_lab.strangers.builder import Feature, ScriptBuilder, block
 
 _GRADIENTS = "[parameter.grad for parameter in model.parameters() if parameter.grad is not None]"
 

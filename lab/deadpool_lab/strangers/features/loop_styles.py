@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.builder import ScriptBuilder, block
-from deadpool_lab.strangers.feature import Feature, lacks
+from deadpool_lab.strangers.builder import Feature, ScriptBuilder, block, lacks
 
 
 def tally(builder: ScriptBuilder) -> None:

@@ -1,9 +1,13 @@
-"""What is minimised. The contract is `loss`, a scalar of `model`, `x` and `y`."""
+"""What is minimised, and from which seeds.
+
+What is minimised. The contract is `loss`, a scalar of `model`, `x` and `y`.
+
+`write_seeds`: Seeds of all generators, and the numbers that are drawn from them in every step.
+"""
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.builder import ScriptBuilder
-from deadpool_lab.strangers.feature import Feature, Write, lacks
+from deadpool_lab.strangers.builder import Feature, ScriptBuilder, Write, block, lacks
 
 
 def _of_torch(expression: str) -> Write:
@@ -43,3 +47,18 @@ LOSSES = [
     Feature("gradient penalty", _penalty, 1.0, lacks(*_FORBIDDING)),
     Feature("two forward passes", _twice, 1.0, lacks(*_FORBIDDING)),
 ]
+
+
+def write_seeds(builder: ScriptBuilder) -> None:
+    """All ranks make the same model; later random numbers differ by rank."""
+    builder.groups.insert(0, "torch.manual_seed(args.seed)")
+    builder.wrap.append(
+        block("""
+        random.seed(args.seed + rank)
+        np.random.seed(args.seed + rank)
+        torch.manual_seed(1000 * args.seed + rank)
+        """)
+    )
+    builder.protected = {"model": "model", **builder.protected}
+    builder.digested.insert(0, "model.state_dict()")
+    builder.draws += ["random.random()", "float(np.random.random())", "float(torch.rand(()))"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.builder import ScriptBuilder, block, indented
-from deadpool_lab.strangers.feature import Feature, Write, lacks
+from deadpool_lab.strangers.builder import Feature, ScriptBuilder, Write, block, indented, lacks
 
 
 def _trainable(builder: ScriptBuilder) -> str:

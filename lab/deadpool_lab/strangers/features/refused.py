@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.builder import ScriptBuilder
-from deadpool_lab.strangers.feature import Feature
+from deadpool_lab.strangers.builder import Feature, ScriptBuilder
 
 _LOADER = "from torchdata.stateful_dataloader import StatefulDataLoader"
 _TABLE = "table = torch.utils.data.TensorDataset(torch.randn(64, WIDTH), torch.randn(64, WIDTH))"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool_lab.strangers.builder import ScriptBuilder, block
-from deadpool_lab.strangers.feature import Write
+from deadpool_lab.strangers.builder import ScriptBuilder, Write, block
 from deadpool_lab.strangers.kind import Kind
 
 _UPDATES = frozenset({"own_optimizer", "own_reduce"})

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deadpool.backend.interception import Interception
-from deadpool.backend.rehearsing.callback_work import CallbackWork
+from deadpool.backend.rehearsing.null_group import CallbackWork
 from deadpool.backend.rehearsing.recorded_collectives import Key, RecordedCollectives, copy_into, is_recordable
 
 Find = Callable[[Key], tuple[bytes, ...] | None]

@@ -1,5 +1,10 @@
-"""`deadpool durable`: list, verify and export durable checkpoints, have a running job write one now, and read the
-copies that a job left on disk when it could not go on."""
+"""`deadpool durable`: checkpoints on disk, and what a job left there when it could not go on.
+
+`deadpool durable`: list, verify and export durable checkpoints, have a running job write one now, and read the
+copies that a job left on disk when it could not go on.
+
+`salvage`: `deadpool durable salvage`: read the copies that a job left on disk when it could not go on.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.act.salvage import salvage
-from deadpool.cli.given_number import check_at_least
+from deadpool.cli.given import Json, OldTimeoutS, WaitS, check_at_least, in_new_form
 from deadpool.cli.run_argument import for_a_job
-from deadpool.cli.shared_options import Json, OldTimeoutS, WaitS, in_new_form
 
 if TYPE_CHECKING:
     from deadpool.durable.manifest import Manifest
+
+
+def salvage(
+    folders: Annotated[list[Path], typer.Argument(help="the folders that the job named when it ended")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder for one file per rank that torch.load(..., weights_only=True) reads")
+    ] = None,
+) -> None:
+    """List the copies that nodes kept of a job that could not go on, check them, and write them as plain tensors."""
+    from deadpool.snapshot.record.salvage_reader import read_folder
+
+    for rank, kept in sorted(read_folder(*folders).items()):
+        size = sum(tensor.nbytes for tensor in kept.tensors.values())
+        missing = f", without {', '.join(kept.missing)}" if kept.missing else ""
+        print(f"rank {rank}: {kept.step} completed steps, {len(kept.tensors)} tensors, {size / 1e6:.1f} MB{missing}")
+        if out is not None:
+            kept.save(out)
+
 
 app = typer.Typer(
     help="Durable checkpoints: list, verify, export, write one now; salvage copies.", no_args_is_help=True
@@ -31,7 +52,7 @@ Where = Annotated[str, typer.Argument(metavar="PATH", help="what the job was giv
 def list_checkpoints(where: Where, json: Json = False) -> None:
     """List complete checkpoints, newest first, and folders of writes that were cut off; as JSON one line each. Exits 1
     where none is complete."""
-    from deadpool.durable.retention import torn
+    from deadpool.durable.writer import torn
 
     store, manifests = _complete_in(where)
     for manifest in manifests:
@@ -49,7 +70,7 @@ def verify(
     name: Annotated[str | None, typer.Argument(help="one checkpoint (default: all complete ones)")] = None,
 ) -> None:
     """Read every byte of checkpoints and compare checksums. Exits 1 where something is damaged, or none is there."""
-    from deadpool.durable.reading import faults_of
+    from deadpool.durable.manifest import faults_of
 
     store, found = _complete_in(where)
     manifests = [each for each in found if name in (None, each.name)]

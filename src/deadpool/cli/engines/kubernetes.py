@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from deadpool.cli.start.options import with_settings
-from deadpool.config.setting import COORDINATOR
+from deadpool.config.values import COORDINATOR
 
 app = typer.Typer(help="Run a job on Kubernetes, with or without the operator.", no_args_is_help=True)
 _SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -57,7 +57,7 @@ def manifest(
 @app.command()
 def crd() -> None:
     """Print the definition of the custom resource DeadPoolJob as YAML."""
-    from deadpool.clusters.kubernetes.crd import definition
+    from deadpool.clusters.kubernetes.job_objects import definition
     from deadpool.clusters.kubernetes.rendering import as_yaml
 
     sys.stdout.write(as_yaml([definition()]))
@@ -79,7 +79,7 @@ def deploy(
     folder: Annotated[Path, typer.Argument(help="where to write them")],
 ) -> None:
     """Write the Helm chart, the Kustomize base and the operator's objects; deploy/kubernetes has them."""
-    from deadpool.clusters.kubernetes.deploy_files import write_all
+    from deadpool.clusters.kubernetes.charts import write_all
 
     write_all(folder)
 
@@ -87,11 +87,11 @@ def deploy(
 @app.command()
 def probe() -> None:
     """Ask the coordinator of this pod, and exit with 0 if it answers."""
+    from deadpool.clusters.kubernetes.job_state import ask_one
     from deadpool.clusters.kubernetes.pods import RUN_FOLDER
-    from deadpool.clusters.kubernetes.probe import ask_one
+    from deadpool.protocol.identity import Address
     from deadpool.protocol.messages import Ask
-    from deadpool.protocol.topology import Address
-    from deadpool.wire.credentials import read_credentials
+    from deadpool.wire.secret import read_credentials
 
     address = Address.parse((Path(RUN_FOLDER) / "address").read_text(encoding="utf-8"))
     answer = asyncio.run(ask_one(address, read_credentials(), Ask(what="status", arguments={})))
@@ -110,12 +110,11 @@ def coordinator(
     """Coordinate a job from a pod: as `deadpool coordinator`, and the job's ConfigMap knows whether it has begun and
     how it ended. SIGTERM hands the job to the other coordinator."""
     from deadpool.cli.start.coordinator import coordinate, founds
-    from deadpool.clusters.kubernetes.coordinator_pod import await_own_name, place
     from deadpool.clusters.kubernetes.job_state import JobStateStore
+    from deadpool.clusters.kubernetes.pods import await_own_name, place
     from deadpool.config.job_config import resolve
-    from deadpool.control.event_loop import serve
-    from deadpool.control.launch.new_job import put_earlier_job_away
-    from deadpool.control.launch.run_dir import RunDir
+    from deadpool.control.launch.run_dir import RunDir, put_earlier_job_away
+    from deadpool.control.loops import serve
 
     signal.signal(signal.SIGTERM, _leave)  # the first process of a container ignores what it has no handler for
     settings = place(resolve(flags, settled=True), index)

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given_number import check_at_least
-from deadpool.cli.given_path import folder_given_as
-from deadpool.cli.shared_options import Json
+from deadpool.cli.given import Json, check_at_least, folder_given_as
 
 if TYPE_CHECKING:
     from deadpool.control.launch.run_dir import RunDir
-    from deadpool.protocol.topology import Address
-    from deadpool.wire.credentials import Credentials
+    from deadpool.protocol.identity import Address
+    from deadpool.wire.secret import Credentials
 
 app = typer.Typer(help="One pool of spare machines for several jobs.", no_args_is_help=True)
 SCRIPT_LAST = {"allow_interspersed_args": False}
@@ -115,9 +113,9 @@ def join(
     it. On SIGTERM its agents leave their jobs; a job that has the machine keeps it until it gives it back."""
 
     from deadpool.cli.interrupts import stop_on_interrupts
-    from deadpool.control.agent.machine_facts import machine_facts
+    from deadpool.control.agent.machine import machine_facts
     from deadpool.control.launch.folder_lock import unusable
-    from deadpool.host.owner_only import make_private_folder
+    from deadpool.host.private_files import make_private_folder
 
     own = name or socket.gethostname()
     _check_name(own)
@@ -137,12 +135,11 @@ def join(
 
 async def _join(name: str, folder: Path, pool: Path, at: str | None, memory_bytes: int, command: str) -> None:
     from deadpool.cli.start.agent import addresses
-    from deadpool.clusters.pool.host_process import HostProcess
-    from deadpool.clusters.pool.upstream import PoolUpstream
-    from deadpool.control.coordinator.job_rpc import pool_folder
+    from deadpool.clusters.pool.host_process import HostProcess, PoolUpstream
+    from deadpool.control.coordinator.announcement import pool_folder
     from deadpool.control.launch.folder_lock import lock_folder
     from deadpool.events.log import EventLog
-    from deadpool.wire.credentials import read_credentials
+    from deadpool.wire.secret import read_credentials
 
     def find() -> tuple[Address, Credentials]:
         if at is not None:
@@ -196,7 +193,7 @@ def add_job(
     import msgspec
 
     from deadpool.cli.start.program import checked_program
-    from deadpool.control.coordinator.job_rpc import ask_pool
+    from deadpool.control.coordinator.announcement import ask_pool
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.errors import ConfigError
     from deadpool.protocol.messages import PoolJob
@@ -244,7 +241,7 @@ def remove_job(
     json: Json = False,
 ) -> None:
     """Stop serving a job. A machine that the job has stays with it until the job gives it back."""
-    from deadpool.control.coordinator.job_rpc import ask_pool
+    from deadpool.control.coordinator.announcement import ask_pool
     from deadpool.control.launch.run_dir import RunDir
 
     _print(ask_pool(RunDir(pool), "remove_job", name=name), json)
@@ -253,7 +250,7 @@ def remove_job(
 @app.command()
 def status(pool: PoolFolder = Path("deadpool-pool"), json: Json = False) -> None:
     """Show machines, who has them, and which jobs they keep trainers parked for."""
-    from deadpool.control.coordinator.job_rpc import ask_pool
+    from deadpool.control.coordinator.announcement import ask_pool
     from deadpool.control.launch.run_dir import RunDir
 
     _print(ask_pool(RunDir(pool), "pool_status"), json)

@@ -21,14 +21,14 @@ from deadpool.cli.engines.slurm_options import (
     check_options,
     with_submission,
 )
-from deadpool.cli.given_number import check_at_least
+from deadpool.cli.given import check_at_least
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import checked_program
-from deadpool.cli.variables import tell_misspelt_variables
-from deadpool.config.setting import RUN
+from deadpool.cli.words import tell_misspelt_variables
+from deadpool.config.values import RUN
 
 if TYPE_CHECKING:
-    from deadpool.clusters.slurm.batch_script import JobScript
+    from deadpool.clusters.slurm.batch import JobScript
 
 app = typer.Typer(help="Protected jobs under Slurm.", no_args_is_help=True)
 SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -44,7 +44,7 @@ def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     from deadpool.clusters.slurm.waiting import StartWatch
     from deadpool.control.launch.folder_lock import lock_folder
     from deadpool.errors import ConfigError
-    from deadpool.host.owner_only import make_private_folder
+    from deadpool.host.private_files import make_private_folder
 
     made = _job_script(submission, flags)
     if is_inside():
@@ -90,9 +90,8 @@ def _sbatch(text: str) -> str:
 def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
     """What cannot be used is refused before anything is submitted."""
     from deadpool.cli.job_client import RUNS
-    from deadpool.clusters.slurm.batch_script import JobScript
-    from deadpool.clusters.slurm.job_settings import checked
-    from deadpool.clusters.slurm.options import option_words
+    from deadpool.clusters.slurm.batch import JobScript
+    from deadpool.clusters.slurm.options import checked, option_words
     from deadpool.config.environment import variable_of
     from deadpool.config.job_config import resolve
     from deadpool.control.launch.launcher import new_run_name
@@ -132,9 +131,8 @@ def batch(
 ) -> None:
     """What the batch script runs: a node of the job on each node of the allocation, until the job ends."""
     from deadpool.clusters.slurm.allocation import read_allocation
-    from deadpool.clusters.slurm.batch import BatchHost
-    from deadpool.clusters.slurm.batch_script import node_command
-    from deadpool.clusters.slurm.job_settings import describe, job_settings
+    from deadpool.clusters.slurm.batch import BatchHost, node_command
+    from deadpool.clusters.slurm.options import describe, job_settings
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)
@@ -172,8 +170,8 @@ def _run_node(
     program: list[str], run_dir: Path, preload: list[str], flags: dict[str, Any], *, requeue: bool, warn_s: float
 ) -> int:
     from deadpool.clusters.slurm.allocation import read_allocation
-    from deadpool.clusters.slurm.job_settings import job_settings
     from deadpool.clusters.slurm.node import SlurmNode
+    from deadpool.clusters.slurm.options import job_settings
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)
@@ -188,8 +186,8 @@ def spare(
 ) -> None:
     """What a one-node job runs: it joins another job as a spare."""
     from deadpool.clusters.slurm.allocation import read_allocation
-    from deadpool.clusters.slurm.job_settings import job_settings
     from deadpool.clusters.slurm.node import SlurmNode
+    from deadpool.clusters.slurm.options import job_settings
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)

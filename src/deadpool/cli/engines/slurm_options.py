@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given_path import folder_given_as
+from deadpool.cli.given import folder_given_as
 from deadpool.cli.start.program import MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
 from deadpool.errors import ConfigError
 

@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given_number import check_at_least
-from deadpool.cli.given_path import folder_given_as
+from deadpool.cli.given import check_at_least, folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import EMPTY_SCRIPT, MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
-from deadpool.cli.variables import tell_misspelt_variables
-from deadpool.config.setting import RUN
+from deadpool.cli.words import tell_misspelt_variables
+from deadpool.config.values import RUN
 from deadpool.control.console import print_line
 
 _LEAST_LEASE_S = 2.0
@@ -73,9 +72,8 @@ def ssh(
     Versions and clocks are compared first. Everything ends with this command, however that ends; if only connections
     are lost, the job goes on for --lease-s. Exits with the code of the job."""
     from deadpool.clusters.ssh.connection import SshClient
-    from deadpool.clusters.ssh.hosts import read_hosts
+    from deadpool.clusters.ssh.hosts import read_hosts, settle
     from deadpool.clusters.ssh.launcher import SshJob, SshOptions
-    from deadpool.clusters.ssh.settings import settle
     from deadpool.control.launch.launcher import new_run_dir
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.errors import ConfigError

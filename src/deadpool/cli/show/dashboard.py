@@ -28,7 +28,7 @@ def dashboard(
 ) -> None:
     """Serve a live page of a job, or of one that has ended. It only reads, and asks for a token of this job."""
     from deadpool.cli.job_client import find_run_dir
-    from deadpool.views.dashboard.access_token import access_token
+    from deadpool.views.dashboard.words import access_token
     from deadpool.wire.secret import read_secret
 
     folder = find_run_dir(run)
@@ -41,7 +41,7 @@ def dashboard(
 
 
 async def _serve(folder: Any, host: str, port: int, token: str) -> None:
-    from deadpool.control.coordinator.job_rpc import ask_status
+    from deadpool.control.coordinator.announcement import ask_status
     from deadpool.views.dashboard.feed import Feed
     from deadpool.views.dashboard.run_files import RunFiles
     from deadpool.views.dashboard.server import DashboardServer

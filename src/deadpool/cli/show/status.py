@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deadpool.cli.given import Json
 from deadpool.cli.run_argument import for_a_job
-from deadpool.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from rich.table import Table

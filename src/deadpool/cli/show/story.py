@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deadpool.cli.given import Json
 from deadpool.cli.run_argument import for_a_job
-from deadpool.cli.shared_options import Json
 
 if TYPE_CHECKING:
     from deadpool.events.story import Recovery

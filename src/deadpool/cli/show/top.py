@@ -51,8 +51,7 @@ def _show(model: Model, sources: Sources) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from deadpool.views.top.keyboard import Keyboard
-    from deadpool.views.top.view import draw
+    from deadpool.views.top.view import Keyboard, draw
 
     # A shell may have exported the size that its window had once.
     variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from deadpool.config.job_config import JobConfig
 from deadpool.errors import ConfigError
-from deadpool.protocol.topology import LAST_PORT, Address
-from deadpool.wire.interfaces import address_of, address_towards
+from deadpool.protocol.identity import LAST_PORT, Address
+from deadpool.wire.deadline import address_of, address_towards
 
 
 def at_interface(settings: JobConfig) -> JobConfig:

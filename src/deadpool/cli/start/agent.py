@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given_path import check_health_root, folder_given_as
+from deadpool.cli.given import check_health_root, folder_given_as
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import (
     MODULE_HELP,
@@ -22,12 +22,12 @@ from deadpool.cli.start.program import (
     checked_preload,
     checked_program,
 )
-from deadpool.cli.variables import tell_misspelt_variables
-from deadpool.config.setting import AGENT
+from deadpool.cli.words import tell_misspelt_variables
+from deadpool.config.values import AGENT
 
 if TYPE_CHECKING:
     from deadpool.control.agent.agent import AgentProcess
-    from deadpool.protocol.topology import Address
+    from deadpool.protocol.identity import Address
 
 _CONNECT_S = 60.0
 
@@ -74,10 +74,9 @@ def agent(
     from deadpool.control.agent.agent import AgentProcess
     from deadpool.control.launch.folder_lock import unusable
     from deadpool.errors import ConfigError
-    from deadpool.host.owner_only import make_private_folder
-    from deadpool.host.process_lock import ProcessLock
+    from deadpool.host.private_files import ProcessLock, make_private_folder
     from deadpool.views.metrics.endpoint import check_package
-    from deadpool.wire.credentials import read_credentials
+    from deadpool.wire.secret import read_credentials
 
     node = name or f"{socket.gethostname()}-{os.getpid()}"
     program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
@@ -124,7 +123,7 @@ def agent(
 
 def addresses(text: str, setting: str = "join", whose: str = "the coordinator") -> list[Address]:
     from deadpool.errors import ConfigError
-    from deadpool.protocol.topology import LAST_PORT, Address
+    from deadpool.protocol.identity import LAST_PORT, Address
 
     try:
         return [Address.parse(part) for part in text.split(",")]
@@ -137,7 +136,7 @@ def addresses(text: str, setting: str = "join", whose: str = "the coordinator") 
 def _set_environment(interface: str | None, tls: str | None) -> None:
     """Trainers connect to other nodes too. They get both by the environment, as they get the secret."""
     from deadpool.config.environment import TLS_VARIABLE
-    from deadpool.wire.interfaces import collective_variables
+    from deadpool.wire.deadline import collective_variables
     from deadpool.wire.tls import settled
 
     if tls is not None:

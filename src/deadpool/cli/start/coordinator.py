@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given_path import folder_given_as
+from deadpool.cli.given import folder_given_as
 from deadpool.cli.start.options import with_settings
-from deadpool.cli.variables import tell_misspelt_variables
-from deadpool.config.setting import COORDINATOR
+from deadpool.cli.words import tell_misspelt_variables
+from deadpool.config.values import COORDINATOR
 from deadpool.control.console import print_line, print_record
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from deadpool.control.coordinator.coordinator import CoordinatorServer, Outcome
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.events.event import Event
-    from deadpool.host.process_lock import ProcessLock
-    from deadpool.protocol.adaptive_bounds import AdaptiveBounds
-    from deadpool.protocol.checkpoint import DurableSettings
+    from deadpool.host.private_files import ProcessLock
+    from deadpool.protocol.causes import AdaptiveBounds, DurableSettings
     from deadpool.protocol.coordinator.leadership.leadership import Leadership
-    from deadpool.protocol.topology import Address
+    from deadpool.protocol.identity import Address
     from deadpool.views.metrics.endpoint import Endpoint, JobCollector
 
 _PAGE_NICE = 5
@@ -58,9 +57,8 @@ def coordinator(
     several machines: the first coordinator begins, and nodes that lose it turn to the next one."""
     from deadpool.cli.start.addresses import at_interface
     from deadpool.config.job_config import resolve
-    from deadpool.control.event_loop import serve
-    from deadpool.control.launch.new_job import put_ended_job_away
-    from deadpool.control.launch.run_dir import RunDir
+    from deadpool.control.launch.run_dir import RunDir, put_ended_job_away
+    from deadpool.control.loops import serve
     from deadpool.wire.secret import read_handed_over
 
     tell_misspelt_variables()
@@ -117,12 +115,11 @@ async def coordinate(
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
     `stops_on`. `secret` is the job's, if the folder is not to be asked for it."""
     from deadpool.cli.start.addresses import listen
-    from deadpool.config.fault_orders import parse_order
+    from deadpool.config.orders import parse_order
     from deadpool.control.coordinator.announcement import Announcement
     from deadpool.control.coordinator.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator.coordinator import CoordinatorServer
-    from deadpool.control.coordinator.other_coordinators import dismiss
-    from deadpool.control.coordinator.standby_watch import StandbyWatch
+    from deadpool.control.coordinator.other_coordinators import StandbyWatch, dismiss
     from deadpool.control.hooks.event_hooks import EventHooks
     from deadpool.events.event import Event
     from deadpool.events.log import EventLog
@@ -286,7 +283,7 @@ def _versions() -> dict[str, str]:
 
 def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     from deadpool.errors import ConfigError
-    from deadpool.protocol.topology import Address
+    from deadpool.protocol.identity import Address
 
     places = config.coordinator_places
     own = f"{config.host}:{config.port}"
@@ -299,7 +296,7 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
 
 
 def _adaptive(config: JobConfig) -> AdaptiveBounds | None:
-    from deadpool.protocol.adaptive_bounds import AdaptiveBounds
+    from deadpool.protocol.causes import AdaptiveBounds
 
     if (bounds := config.protection_bounds()) is None:
         return None
@@ -315,10 +312,10 @@ def _adaptive(config: JobConfig) -> AdaptiveBounds | None:
 
 def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None) -> Leadership:
     from deadpool.config.timeouts import fence_s, return_s
-    from deadpool.protocol.coordinator.config import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.coordinator.leadership.leadership import Leadership
+    from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines, FaultLimit
+    from deadpool.protocol.identity import LEFT_OUT_OF, Layout, Schedule
     from deadpool.protocol.messages import Settings
-    from deadpool.protocol.topology import LEFT_OUT_OF, Layout, Schedule
 
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),

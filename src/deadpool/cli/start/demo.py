@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given_path import check_output, write_output
-from deadpool.cli.shared_options import Figures, OldFigures, in_new_form
+from deadpool.cli.given import Figures, OldFigures, check_output, in_new_form, write_output
 
 if TYPE_CHECKING:
     from deadpool.demo.comparison import Comparison
@@ -31,7 +30,7 @@ def demo(
     out = in_new_form(out, json, "--json --out")
     check_output(out, "out")
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
-    from deadpool.control.launch.temporary_folder import temporary_folder
+    from deadpool.control.launch.folder_lock import temporary_folder
 
     stop_on_interrupts()
     try:

@@ -22,15 +22,15 @@ import msgpack
 from deadpool.cli.main import main as command_line
 from deadpool.control.console import close_console
 from deadpool.control.launch.command_forks import NUMBER
-from deadpool.host.fork_loop import ForkLoop
+from deadpool.host.child_processes import ForkLoop
 
 # A subcommand imports what it needs when it is called, so these are imported here, before a fork.
 _NEEDED = (
-    *("deadpool.cli.start.addresses", "deadpool.control.agent.agent", "deadpool.host.process_lock"),
+    *("deadpool.cli.start.addresses", "deadpool.control.agent.agent", "deadpool.host.private_files"),
     *(
         "deadpool.control.coordinator.coordinator",
         "deadpool.control.coordinator.checkpoint_search",
-        "deadpool.control.event_loop",
+        "deadpool.control.loops",
     ),
     *(
         "deadpool.control.coordinator.other_coordinators",

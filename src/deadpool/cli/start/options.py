@@ -11,7 +11,7 @@ import typer
 
 from deadpool.config.job_config import settings_for
 from deadpool.config.sections import FIRST, SECTION_OF
-from deadpool.config.setting import AGENT, COORDINATOR, Setting
+from deadpool.config.values import AGENT, COORDINATOR, Setting
 
 _TYPES: dict[str, Any] = {
     "int": int | None,

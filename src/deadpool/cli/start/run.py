@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given_path import check_health_root, folder_given_as
+from deadpool.cli.given import check_health_root, folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED, ignore_interrupts, stop_on_interrupts
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.start.program import (
@@ -18,8 +18,8 @@ from deadpool.cli.start.program import (
     checked_preload,
     checked_program,
 )
-from deadpool.cli.variables import tell_misspelt_variables
-from deadpool.config.setting import RUN
+from deadpool.cli.words import tell_misspelt_variables
+from deadpool.config.values import RUN
 from deadpool.control.console import print_line
 from deadpool.errors import ConfigError
 
@@ -47,7 +47,7 @@ def run(
     """Start a coordinator and one agent per node here, and train until the script has ended on every rank."""
     from deadpool.cli.start.addresses import at_interface
     from deadpool.config.job_config import resolve
-    from deadpool.control.agent.bulk_cpus import bulk_cpus
+    from deadpool.control.agent.threads import bulk_cpus
     from deadpool.control.launch.launcher import LocalJob, new_run_dir, running
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.views.metrics.endpoint import check_package

@@ -1,23 +1,35 @@
-"""What coordinators tell the API server: that the job has begun, how it ended, and that its agents can go.
+"""What is known of a job on Kubernetes, from inside and from outside.
 
-It lies in a ConfigMap, which outlives pods: a coordinator's pod that is replaced has an empty folder, and must neither
-begin the job a second time nor wait for a job that is over. While the job runs nothing here is needed: the API server
-may be away.
+`JobState` and `JobStateStore`: what coordinators tell the API server: that the job has begun, how it ended, and that
+its agents can go.
+
+It lies in a ConfigMap, which outlives pods: a coordinator's pod that is replaced has an empty folder, and must
+neither begin the job a second time nor wait for a job that is over. While the job runs nothing here is needed: the
+API server may be away.
+
+`ask_one` and `ask_leader`: Asks the coordinators of a job, wherever they are: whether one answers, and what the one
+that leads says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deadpool.clusters.kubernetes.spec import coordinator_name, state_name
-from deadpool.errors import ConfigError
+from deadpool.errors import ConfigError, WireError
+from deadpool.protocol.identity import Address
+from deadpool.protocol.messages import Answer, Ask
+from deadpool.wire.control_link import connect
+from deadpool.wire.secret import Credentials
 
 if TYPE_CHECKING:
     from lightkube import Client
+
 
 MADE_FROM = "deadpool.dev/made-from"
 """Annotation of the ConfigMap: the spec of the DeadPoolJob that the job's objects were made from."""
@@ -124,3 +136,34 @@ def _merge() -> Any:
     from lightkube.types import PatchType
 
     return PatchType.MERGE
+
+
+_PATIENCE_S = 3.0
+
+
+async def ask_one(address: Address, credentials: Credentials, question: Ask) -> Answer | None:
+    """None: no answer. A coordinator that stands by answers with an error."""
+    try:
+        async with asyncio.timeout(2 * _PATIENCE_S):
+            link = await connect(address, credentials, patience_s=_PATIENCE_S)
+            try:
+                link.send(question)
+                async for message in link.messages():
+                    if isinstance(message, Answer):
+                        return message
+            finally:
+                link.abort()
+    except (TimeoutError, OSError, WireError):
+        return None
+    return None
+
+
+async def ask_leader(addresses: Iterable[Address], credentials: Credentials, what: str, **arguments: Any) -> Any:
+    """The answer of the coordinator that leads. Raises ConfigError with what the last one said if none does."""
+    error = "no coordinator answers"
+    for address in addresses:
+        answer = await ask_one(address, credentials, Ask(what=what, arguments=arguments))
+        if answer is not None and not answer.error:
+            return answer.body
+        error = (answer.error if answer is not None else None) or error
+    raise ConfigError(error)

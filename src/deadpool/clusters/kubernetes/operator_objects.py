@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.clusters.kubernetes.crd import GROUP, PLURAL, definition
-from deadpool.clusters.kubernetes.objects import OPERATOR
+from deadpool.clusters.kubernetes.job_objects import GROUP, OPERATOR, PLURAL, definition
 
 NAMESPACE = "deadpool-system"
 _LABELS = {"app.kubernetes.io/name": OPERATOR}

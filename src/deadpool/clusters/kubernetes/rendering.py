@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from deadpool.clusters.kubernetes.crd import custom_resource as custom_resource_of
-from deadpool.clusters.kubernetes.objects import objects
+from deadpool.clusters.kubernetes.job_objects import custom_resource as custom_resource_of
+from deadpool.clusters.kubernetes.job_objects import objects
 from deadpool.clusters.kubernetes.spec import job_spec
 from deadpool.errors import ConfigError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.config.job_config import JobConfig, resolve
-from deadpool.config.setting import settings_of
+from deadpool.config.values import settings_of
 from deadpool.errors import ConfigError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?$")

@@ -1,7 +1,12 @@
-"""The process of one machine of a pool: it starts and stops agents, looks at the machine's lease, and tells the pool.
+"""One machine of a pool and its link to the pool.
+
+`HostProcess`: the process of one machine of a pool: it starts and stops agents, looks at the machine's lease, and
+tells the pool.
 
 An agent that has taken the machine is no longer tied to this process: it goes on when this process dies, and the one
 that is started next finds the lease taken. The others leave their jobs with it.
+
+`PoolUpstream`: the connection of a machine to its pool. Without one the machine goes on, and tries again.
 """
 
 from __future__ import annotations
@@ -13,11 +18,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
-from deadpool.clusters.pool.folder import machine_identity, read_jobs, write_jobs
-from deadpool.clusters.pool.upstream import PoolUpstream
+from deadpool.clusters.pool.server import machine_identity, read_jobs, write_jobs
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.control.console import print_line
 from deadpool.control.trainers.parked_command import ParkedCommand
@@ -25,8 +30,7 @@ from deadpool.errors import DeadPoolError
 from deadpool.events.event import Event
 from deadpool.events.log import EventLog
 from deadpool.host.child_processes import end_with_parent, interrupts_held
-from deadpool.host.owner_only import make_private_folder, open_private
-from deadpool.host.process_lock import ProcessLock
+from deadpool.host.private_files import ProcessLock, make_private_folder, open_private
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork
 from deadpool.protocol.features.leases.pool.host import (
     AgentExited,
@@ -39,8 +43,68 @@ from deadpool.protocol.features.leases.pool.host import (
     StartAgent,
     StopAgent,
 )
+from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import Tick
-from deadpool.protocol.messages import Assignment, HostState, PoolJob
+from deadpool.protocol.messages import Assignment, HostState, JoinRefused, PoolJob, PoolNotice
+from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.deadline import notice_silence
+from deadpool.wire.secret import Credentials
+
+_ATTEMPT_S = 2.0
+_PAUSE_S = 0.5
+_REFUSED_PAUSE_S = 5.0
+
+
+class PoolUpstream:
+    def __init__(self, find: Callable[[], tuple[Address, Credentials]]) -> None:
+        """`find` is asked before every attempt: a pool that is started again may listen elsewhere."""
+        self._find = find
+        self._link: ControlLink | None = None
+        self._reason = ""  # printed when it changes
+        self._pause_s = _PAUSE_S
+
+    def send(self, message: Any) -> None:
+        """Sends a message, or drops it without a connection: a pool is told everything when the connection is back."""
+        if self._link is not None:
+            self._link.send(message)
+
+    async def run(self, on_assignment: Callable[[Assignment], None], *, on_connected: Callable[[], None]) -> None:
+        while True:
+            reason = await self._connect_once(on_assignment, on_connected)
+            if reason != self._reason:
+                self._reason = reason
+                print_line(f"[deadpool] no pool: {reason}; this machine goes on with what it was told last")
+            await asyncio.sleep(self._pause_s)
+
+    async def _connect_once(self, on_assignment: Callable[[Assignment], None], on_connected: Callable[[], None]) -> str:
+        self._pause_s = _PAUSE_S
+        try:
+            address, credentials = self._find()
+            self._link = link = await connect(address, credentials, patience_s=_ATTEMPT_S)
+        except TimeoutError:
+            return "no process answers there"
+        except (OSError, DeadPoolError) as error:
+            return str(error)
+        notice_silence(link.streams[1])
+        try:
+            on_connected()
+            async for message in link.messages():
+                match message:
+                    case Assignment():
+                        self._reason = ""
+                        on_assignment(message)
+                    case PoolNotice(text=text):
+                        print_line(f"[deadpool] the pool says: {text}")
+                    case JoinRefused(reason=reason):
+                        self._pause_s = _REFUSED_PAUSE_S
+                        return reason
+                    case _:
+                        pass  # a pool says nothing else
+            return link.lost_reason
+        finally:
+            link.abort()
+            self._link = None
+
 
 LOOK_S = 0.05
 _LEAVE_S = 3.0

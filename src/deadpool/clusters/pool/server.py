@@ -1,19 +1,30 @@
-"""The pool's process: an asyncio shell around its core. Machines connect to it, and so do commands."""
+"""The pool's process and what it keeps on disk.
+
+`PoolServer`: the pool's process: an asyncio shell around its core. Machines connect to it, and so do commands.
+
+`read_jobs`, `write_jobs` and `machine_identity`: what a pool and its machines keep on disk, so that one that is
+started again knows what the last one knew.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import socket
 import time
+from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
 
-from deadpool.clusters.pool.folder import read_jobs, write_jobs
 from deadpool.control.console import print_line
-from deadpool.control.coordinator.event_text import console_line
+from deadpool.control.coordinator.progress import console_line
 from deadpool.control.launch.run_dir import RunDir
+from deadpool.errors import ConfigError
 from deadpool.events.event import Event
 from deadpool.events.log import EventLog
+from deadpool.host.private_files import open_private
 from deadpool.protocol.effects import Emit
 from deadpool.protocol.features.leases.pool.pool import (
     FromHost,
@@ -25,12 +36,45 @@ from deadpool.protocol.features.leases.pool.pool import (
     ToHost,
     WarnHost,
 )
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials
-from deadpool.wire.keepalive import notice_silence
+from deadpool.wire.deadline import notice_silence
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
+from deadpool.wire.secret import Credentials
 from deadpool.wire.served_link import ServedLink
+
+
+def read_jobs(path: Path) -> tuple[PoolJob, ...]:
+    """Nothing, if there is no such file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=tuple[PoolJob, ...])
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(
+            f"{path} does not hold the jobs of a pool ({error}): remove it, and add them again"
+        ) from error
+
+
+def write_jobs(path: Path, jobs: tuple[PoolJob, ...]) -> None:
+    """The file is replaced at once: whoever reads it finds all or the state before."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    with open_private(draft, "wb") as file:
+        file.write(msgspec.json.encode(jobs))
+    draft.replace(path)
+
+
+def machine_identity(folder: Path) -> str:
+    """The same for every process that is started in this folder, and another for every other machine."""
+    path = folder / "identity"
+    try:
+        token = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        token = secrets.token_hex(4)
+        with open_private(path, "w") as file:
+            file.write(token)
+    return f"{socket.gethostname()}:{folder} ({token})"
+
 
 _JOBS_FILE = "jobs.json"
 

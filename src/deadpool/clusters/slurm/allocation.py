@@ -1,14 +1,41 @@
-"""What a process finds out about the allocation that it runs in, from its environment and Slurm's commands."""
+"""The allocation that a process runs in, and which node does what in it.
+
+`Allocation`: what a process finds out about the allocation that it runs in, from its environment and Slurm's
+commands.
+
+`racks_of_switches` and `racks_of_features`: which nodes fail together: those below one leaf switch, or those with
+the same feature that names a rack.
+
+`Roles`: which node of an allocation does what. Every node computes the same answer from the same list.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deadpool.clusters.slurm import client
-from deadpool.clusters.slurm.racks import racks_of_features, racks_of_switches
 from deadpool.errors import ConfigError
+
+_RACK_FEATURE = re.compile(r"rack[-_:=]?\w+", re.IGNORECASE)
+
+
+def racks_of_switches(topology: str, expand: Callable[[str], list[str]]) -> dict[str, str]:
+    """Reads racks from what `scontrol show topology` prints. Only leaf switches count; a single one says nothing."""
+    racks: dict[str, str] = {}
+    for line in topology.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if fields.get("Level") == "0" and fields.get("Nodes"):
+            racks |= dict.fromkeys(expand(fields["Nodes"]), fields["SwitchName"])
+    return racks if len(set(racks.values())) > 1 else {}
+
+
+def racks_of_features(features: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Reads racks from features such as rack7 or rack:b2."""
+    found = {node: [each for each in names if _RACK_FEATURE.fullmatch(each)] for node, names in features.items()}
+    return {node: names[0] for node, names in found.items() if names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +90,31 @@ def read_racks(hosts: Sequence[str]) -> dict[str, str]:
         except client.SlurmError:
             racks = {}
     return {host: racks[host] for host in hosts if host in racks}
+
+
+LEAST_NODES = 3
+"""With fewer nodes that train, a second coordinator could never have a majority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    trains: tuple[str, ...]
+    spares: tuple[str, ...]
+    coordinators: tuple[str, ...]  # the first one begins
+
+
+def assign_roles(hosts: Sequence[str], *, nodes: int, standbys: int, racks: Mapping[str, str]) -> Roles:
+    """The first hosts train. Coordinators lie on different nodes, and in different racks as far as there are any; a
+    spare has one only where all nodes that train share a rack."""
+    if nodes > len(hosts):
+        raise ConfigError(
+            f"nodes={nodes} cannot be used: the allocation has {len(hosts)} nodes. Ask Slurm for nodes + spares"
+        )
+    trains = tuple(hosts[:nodes])
+    wanted = 1 + (standbys if nodes >= LEAST_NODES else 0)
+    coordinators = [trains[0]]
+    while len(coordinators) < min(wanted, len(hosts)):
+        used = {racks.get(host, host) for host in coordinators}
+        others = [host for host in hosts if host not in coordinators]
+        coordinators.append(next((host for host in others if racks.get(host, host) not in used), others[0]))
+    return Roles(trains=trains, spares=tuple(hosts[nodes:]), coordinators=tuple(coordinators))

@@ -19,15 +19,14 @@ from deadpool.clusters.commands import agent_words, coordinator_words
 from deadpool.clusters.slurm import client
 from deadpool.clusters.slurm.allocation import Allocation
 from deadpool.clusters.slurm.client import SlurmError
-from deadpool.clusters.slurm.job_end import another_coordinator_acts, end_slurm_job
-from deadpool.clusters.slurm.job_settings import describe
-from deadpool.clusters.slurm.node_processes import NodeProcesses
+from deadpool.clusters.slurm.node_processes import NodeProcesses, another_coordinator_acts, end_slurm_job
+from deadpool.clusters.slurm.options import describe
 from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.clusters.slurm.watch import JobWatch
 from deadpool.config.job_config import JobConfig
 from deadpool.control.console import print_line
-from deadpool.protocol.topology import Address
-from deadpool.wire.interfaces import address_of, address_towards
+from deadpool.protocol.identity import Address
+from deadpool.wire.deadline import address_of, address_towards
 
 _POLL_S = 0.2
 _BEAT_S = 3.0

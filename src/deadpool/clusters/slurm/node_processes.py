@@ -1,19 +1,29 @@
-"""The agent of a node and, on some nodes, a coordinator: how they are started, started again and ended."""
+"""The processes of one node of a Slurm job, and how they end.
+
+`NodeProcesses`: the agent of a node and, on some nodes, a coordinator: how they are started, started again and
+ended.
+
+`another_coordinator_acts` and `end_slurm_job`: the end of a job, as the last node that is left tells it to Slurm.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from deadpool.clusters.slurm.batch_script import command
+from deadpool.clusters.slurm import client
+from deadpool.clusters.slurm.batch import command
+from deadpool.clusters.slurm.client import SlurmError
 from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.config.environment import NOTICE_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from deadpool.control.console import print_line
 from deadpool.host.child_processes import end_with_parent, interrupts_held
-from deadpool.host.owner_only import open_private
+from deadpool.host.private_files import open_private
 from deadpool.wire.secret import handed_over
 
 Process = subprocess.Popen[bytes]
@@ -93,3 +103,35 @@ class NodeProcesses:
             return open_private(self.folder.run_dir.logs / f"{self.node}.{name}.log", "ab")
         except OSError:
             return open(os.devnull, "wb")
+
+
+_POLL_S = 0.2
+_ACKNOWLEDGED_S = 10.0
+"""The time that the batch script has to say that it ends the Slurm job."""
+_LEAST_S = 30.0
+
+
+def another_coordinator_acts(folder: RunFolder, node_timeout_s: float) -> bool:
+    """Asked when this node's agent failed. If no coordinator acts any more the whole job has failed. A node that was
+    cut off sees the run folder again together with the coordinator's signs of life, if at all."""
+    last, deadline = folder.last_beat(), time.monotonic() + max(_LEAST_S, 6 * node_timeout_s)
+    while time.monotonic() < deadline:
+        if folder.last_beat() != last or folder.result() is not None:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def end_slurm_job(folder: RunFolder, job_id: str) -> None:
+    """The batch script ends the Slurm job if it is there. Otherwise this is the last one out."""
+    deadline = time.monotonic() + _ACKNOWLEDGED_S
+    while time.monotonic() < deadline:
+        if folder.is_acknowledged():
+            return
+        time.sleep(_POLL_S)
+    try:
+        facts = client.job(job_id)
+        if facts is not None and facts.is_running:
+            client.end_job(job_id, folder.result() or 0)
+    except SlurmError as error:
+        print_line(f"[deadpool] job {job_id} could not be ended ({error}): use scancel")

@@ -12,8 +12,8 @@ from pathlib import Path
 from deadpool.clusters.slurm import client
 from deadpool.clusters.slurm.client import PartitionSize, SlurmError
 from deadpool.clusters.slurm.run_folder import submitted_job
+from deadpool.doctor.examination import preflight
 from deadpool.doctor.finding import Kind
-from deadpool.doctor.preflight import preflight
 from deadpool.errors import ConfigError
 
 _SHARED = ("versions", "run folder")

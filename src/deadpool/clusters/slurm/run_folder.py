@@ -17,7 +17,7 @@ from typing import Any
 
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
-from deadpool.host.owner_only import make_private_folder, open_private
+from deadpool.host.private_files import make_private_folder, open_private
 
 _POLL_S = 0.2
 START_S = 180.0

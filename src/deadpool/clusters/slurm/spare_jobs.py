@@ -11,7 +11,7 @@ from typing import Any
 
 from deadpool.clusters.slurm import client
 from deadpool.clusters.slurm.allocation import Allocation
-from deadpool.clusters.slurm.batch_script import spare_directives, spare_name, spare_script
+from deadpool.clusters.slurm.batch import spare_directives, spare_name, spare_script
 from deadpool.clusters.slurm.client import JobFacts, SlurmError
 from deadpool.clusters.slurm.options import words_for_spare, words_of_record
 from deadpool.clusters.slurm.run_folder import RunFolder

@@ -1,6 +1,18 @@
-"""Looks after a running job from the node of its acting coordinator: new spares, nodes that administrators take out,
-and the end of the allocation, before which durable checkpoints are written. It runs beside every coordinator and does
-something only where that one acts.
+"""What is looked after while a job runs under Slurm: nodes, and the end of its allocation.
+
+`AdminDrains`: Nodes that an administrator, or a health check, drains or fails in Slurm: their ranks go to a spare.
+
+Slurm tells a running job nothing of that, so its nodes' states are read.
+
+`TimeLimit`: the end of the allocation: it is announced to the training script, and the job is requeued if that was
+asked for.
+
+Read from Slurm, not from a signal to the batch script: the batch host may be gone. A preemption with a grace time
+looks the same, as an end that has come near; then Slurm requeues by itself.
+
+`JobWatch` looks after a running job from the node of its acting coordinator: new spares, nodes that administrators
+take out, and the end of the allocation, before which durable checkpoints are written. It runs beside every
+coordinator and does something only where that one acts.
 """
 
 from __future__ import annotations
@@ -12,16 +24,85 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from deadpool.clusters.slurm import client
-from deadpool.clusters.slurm.admin_drains import AdminDrains
 from deadpool.clusters.slurm.allocation import Allocation
 from deadpool.clusters.slurm.client import SlurmError
 from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.clusters.slurm.spare_jobs import SpareJobs
-from deadpool.clusters.slurm.time_limit import TimeLimit
 from deadpool.control.console import print_line
-from deadpool.control.coordinator.job_rpc import ask
-from deadpool.errors import DeadPoolError
-from deadpool.host.owner_only import open_private
+from deadpool.control.coordinator.announcement import ask
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.errors import ConfigError, DeadPoolError
+from deadpool.host.private_files import open_private
+
+TAKEN_OUT = {"draining", "drained", "drain", "failing", "fail", "maint"}
+
+
+class AdminDrains:
+    def __init__(self, run_dir: RunDir, *, say: Callable[[str, str], None]) -> None:
+        self._run_dir, self._say = run_dir, say
+
+    def look(self, status: dict[str, Any]) -> set[str]:
+        """Drains one node of those that are to go. Returns all of them."""
+        members = [node["node"] for node in status["nodes"]]
+        states = client.node_states(members)
+        bad = {node for node, state in states.items() if state in TAKEN_OUT}
+        if status["drain"] is None:
+            for node in status["nodes"]:
+                if node["node"] in bad and node["role"] != "leaving" and self._drain(node["node"], status, bad):
+                    break
+        return bad
+
+    def _drain(self, name: str, status: dict[str, Any], bad: set[str]) -> bool:
+        """Drains a node, but never onto a spare that is to go itself."""
+        roles = {node["node"]: node["role"] for node in status["nodes"]}
+        healthy = [node for node, role in roles.items() if role == "spare" and node not in bad]
+        if roles[name] != "spare" and not healthy:
+            self._say(f"drain {name}", f"node {name} is drained in Slurm and waits for a spare")
+            return False
+        try:
+            ask(self._run_dir, "drain", node=name)
+        except ConfigError as refusal:
+            self._say(f"drain {name}", str(refusal))
+            return False
+        self._say(f"drain {name}", f"node {name} is drained in Slurm: a spare takes its ranks")
+        return True
+
+
+REQUEUE_S = 20.0
+"""The time before the time limit at which the job is requeued: at the limit itself Slurm would end it for good."""
+
+
+class TimeLimit:
+    def __init__(
+        self, job_id: str, folder: RunFolder, *, requeue: bool, warn_s: float, say: Callable[[str, str], None]
+    ) -> None:
+        self._job_id, self._folder, self._requeue, self._say = job_id, folder, requeue, say
+        self._warn_s = max(warn_s, REQUEUE_S)
+        self._noticed: float | None = None
+        self._preempted = False  # and noticed, of a job whose end Slurm does not tell
+        self.is_near = False  # again, when somebody has extended the time limit
+
+    def look(self, ends_at: float | None) -> bool:
+        """Returns whether the job is to be requeued now."""
+        left_s = ends_at - time.time() if ends_at is not None else float("inf")
+        if ends_at is not None and left_s < self._warn_s and self._noticed != ends_at:
+            self._noticed = ends_at
+            reason = "preempted" if client.is_preempted(self._job_id) else "time limit"
+            self._folder.set_notice(reason, ends_at)
+            self._say("limit", f"the allocation ends in {left_s:.0f} s ({reason})")
+        elif ends_at is None and not self._preempted and client.is_preempted(self._job_id):
+            self._preempted = True
+            self._folder.set_notice("preempted", None)
+            self._say(
+                "limit", "the allocation ends soon (preempted); of a job without a time limit Slurm does not say when"
+            )
+        self.is_near = left_s < self._warn_s or self._preempted
+        return self._requeue and left_s < REQUEUE_S and not client.is_preempted(self._job_id)
+
+    def requeue(self) -> None:
+        self._say("requeue", f"job {self._job_id} is requeued: the script begins again in its next allocation")
+        client.requeue(self._job_id)
+
 
 T = TypeVar("T")
 _PERIOD_S = 2.0

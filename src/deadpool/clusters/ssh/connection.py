@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.clusters.ssh.hosts import Host
-from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode_marked, encode
+from deadpool.clusters.ssh.upstream import LINE_LIMIT_BYTES, decode_marked, encode
 
 _CONNECT_S = 10
 _ALIVE_S, _ALIVE_COUNT = 5, 3

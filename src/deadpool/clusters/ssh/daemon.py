@@ -20,14 +20,11 @@ from typing import Any
 
 import psutil
 
-from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode, encode
-from deadpool.clusters.ssh.managed_process import ManagedProcess
-from deadpool.clusters.ssh.run_news import RunNews
-from deadpool.clusters.ssh.upstream import Upstream
+from deadpool.clusters.ssh.managed_process import ManagedProcess, RunNews
+from deadpool.clusters.ssh.upstream import LINE_LIMIT_BYTES, Upstream, decode, encode
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.control.launch.new_job import put_other_run_away
-from deadpool.control.launch.run_dir import RunDir
-from deadpool.host.owner_only import open_private
+from deadpool.control.launch.run_dir import RunDir, put_other_run_away
+from deadpool.host.private_files import open_private
 from deadpool.wire.secret import handed_over
 
 _PR_SET_CHILD_SUBREAPER = 36

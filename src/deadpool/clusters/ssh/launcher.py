@@ -18,15 +18,13 @@ from deadpool.clusters.commands import agent_words, coordinator_words
 from deadpool.clusters.ssh.connection import Connection, ConnectionFailed, SshClient
 from deadpool.clusters.ssh.host_link import HostLink, Orders
 from deadpool.clusters.ssh.hosts import Host
-from deadpool.clusters.ssh.outcome import Outcome
+from deadpool.clusters.ssh.outcome import Outcome, Reporter
 from deadpool.clusters.ssh.preflight import Checked, findings, table
-from deadpool.clusters.ssh.reporter import Reporter
 from deadpool.config.job_config import JobConfig
 from deadpool.control.console import print_line
-from deadpool.control.launch.new_job import take_folder
-from deadpool.control.launch.run_dir import RunDir
+from deadpool.control.launch.run_dir import RunDir, take_folder
 from deadpool.errors import ConfigError
-from deadpool.host.process_lock import ProcessLock
+from deadpool.host.private_files import ProcessLock
 
 _TICK_S = 0.1
 _BEATS_PER_LEASE = 10

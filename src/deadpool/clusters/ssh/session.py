@@ -1,15 +1,22 @@
-"""What ssh starts on a host (`python -m`): it answers for the host, then passes lines between launcher and daemon.
+"""What ssh starts on a host.
+
+`socket_name` and `main`: what ssh starts on a host (`python -m`): it answers for the host, then passes lines between
+launcher and daemon.
 
 It lives as long as one ssh connection. The daemon outlives it: a connection that is lost does not end the job.
 
-How a dead launcher is told from a lost connection: when the launcher dies, ssh reads the end of its standard input, or
-cannot write its output any more, and passes that on. When the connection is lost, sshd closes standard error as well,
-to which nothing is ever written. Only the first ends the job at once.
+How a dead launcher is told from a lost connection: when the launcher dies, ssh reads the end of its standard input,
+or cannot write its output any more, and passes that on. When the connection is lost, sshd closes standard error as
+well, to which nothing is ever written. Only the first ends the job at once.
+
+`gather`: what a host says about itself before anything is started there.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 import select
 import socket
 import subprocess
@@ -18,9 +25,78 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deadpool.clusters.ssh import facts
-from deadpool.clusters.ssh.lines import LINE_LIMIT_BYTES, decode, encode, encode_marked
-from deadpool.host.owner_only import make_private_folder, open_private
+from deadpool import __version__
+from deadpool.clusters.ssh.upstream import LINE_LIMIT_BYTES, decode, encode, encode_marked
+from deadpool.errors import ConfigError
+from deadpool.host.private_files import make_private_folder, open_private
+from deadpool.wire.deadline import address_of
+
+_PACKAGES = ("torch", "numpy")
+
+
+def gather(folder: str, script: str | None, interface: str) -> dict[str, Any]:
+    """`script` is None for a module. Problems are sentences: they go into the table of the launcher."""
+    problems: list[str] = []
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        problems.append(f"the working folder {folder!r} cannot be entered: {error.strerror}")
+    else:
+        if script is not None and not Path(script).is_file():
+            problems.append(f"there is no script {script!r} in {folder!r}")
+    try:
+        address = address_of(interface) if interface else _address_of_connection()
+    except ConfigError as error:
+        address = ""
+        problems.append(str(error))
+    return {
+        "host": socket.gethostname(),
+        "user": _user(),
+        "address": address,
+        "port": _free_port(address) if address else 0,
+        "deadpool": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        **{package: _version(package) for package in _PACKAGES},
+        "problems": problems,
+    }
+
+
+def _address_of_connection() -> str:
+    """Where the launcher reached this host, which other hosts mostly can, too. IPv6 is not spoken here."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    address = words[2] if len(words) == 4 else ""
+    if address.count(".") != 3:
+        where = f"was reached at {address}" if address else "does not say at which address it was reached"
+        raise ConfigError(f"this host {where}: write address=IPV4 behind it in the hosts file, or give --interface")
+    return address
+
+
+def _free_port(address: str) -> int:
+    """Chosen beforehand, since each coordinator has to know where the others listen. 0: the address is not of here."""
+    try:
+        with socket.create_server((address, 0)) as listener:
+            return int(listener.getsockname()[1])
+    except OSError:
+        return 0
+
+
+def _version(package: str) -> str:
+    """Without importing it, which takes seconds."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _CHUNK_BYTES = 1 << 16
@@ -44,7 +120,7 @@ def main() -> None:
         if order is None:
             continue
         if order["op"] == "ask":
-            _say("facts", **facts.gather(order["folder"], order["script"], order["interface"]))
+            _say("facts", **gather(order["folder"], order["script"], order["interface"]))
         elif order["op"] == "clock":
             _say("clock", time=time.time())
         elif order["op"] in ("attach", "start"):

@@ -15,31 +15,26 @@ from typing import Any
 
 from deadpool.config.job_config import JobConfig
 from deadpool.config.timeouts import STREAM_AT_LEAST_S
-from deadpool.control.agent.bulk_cpus import bulk_cpus
-from deadpool.control.agent.coordinator_client import CoordinatorClient
+from deadpool.control.agent.coordinator_client import CoordinatorClient, UnsentReports, unreachable
 from deadpool.control.agent.data_plane import DataPlane
 from deadpool.control.agent.fault_injection import NodeInjections
-from deadpool.control.agent.machine_facts import machine_facts
+from deadpool.control.agent.machine import READY_STATES, ReadyFile, machine_facts
 from deadpool.control.agent.metrics import AgentMetrics
-from deadpool.control.agent.peer_probe import unreachable
 from deadpool.control.agent.rank_stats import rank_figures
-from deadpool.control.agent.ready_file import READY_STATES, ReadyFile
 from deadpool.control.agent.rendezvous import RendezvousServer
-from deadpool.control.agent.thread_priority import ThreadPriority
-from deadpool.control.agent.unsent_reports import UnsentReports
+from deadpool.control.agent.threads import ThreadPriority, bulk_cpus
 from deadpool.control.console import print_line, print_record
-from deadpool.control.coordinator.progress import STEP_TIMES_FACT
-from deadpool.control.coordinator.storage_watch import DROPPED_FACT, STORAGE_FACT, StorageWatch
-from deadpool.control.core_driver import CoreDriver
+from deadpool.control.coordinator.progress import DROPPED_FACT, STEP_TIMES_FACT, STORAGE_FACT, StorageWatch
 from deadpool.control.launch.examination import NodeExamination
 from deadpool.control.launch.run_dir import KEPT_FOLDER
+from deadpool.control.loops import CoreDriver
 from deadpool.control.trainers.health_watch import HealthWatch
 from deadpool.control.trainers.parked_command import ParkedCommand
 from deadpool.control.trainers.process_activity import ActivityWatcher
 from deadpool.control.trainers.processes import TrainerProcesses
 from deadpool.events.event import Event
 from deadpool.host.child_processes import outlive_parent
-from deadpool.host.process_lock import ProcessLock
+from deadpool.host.private_files import ProcessLock
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.effects import (
@@ -58,6 +53,7 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     ToTrainer,
 )
+from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import (
     Activity,
     AgentInput,
@@ -88,8 +84,7 @@ from deadpool.protocol.messages import (
     Welcome,
     is_from_trainer,
 )
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run

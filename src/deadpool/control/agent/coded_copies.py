@@ -21,13 +21,11 @@ from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed
 from deadpool.protocol.messages import Block, Copy, SlotRef
 from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.snapshot.arena.checksums import combine_pieces
-from deadpool.snapshot.arena.piece_digests import PieceDigests
+from deadpool.snapshot.arena.checksums import PieceDigests, combine_pieces
 from deadpool.snapshot.arena.slot import compute_piece_digests
 from deadpool.snapshot.erasure.block_source import BlockSource
-from deadpool.snapshot.erasure.coders import Coder, chosen_coder
-from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
-from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.erasure.galois import Coder, chosen_coder
+from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
 from deadpool.snapshot.transfer import ContributeRequest, FoundParity, TransferClient
 from deadpool.snapshot.transfer.client import Watch

@@ -1,21 +1,34 @@
-"""How an agent stays connected to a coordinator: it tries one address after the other until a coordinator accepts it,
-and again whenever that connection has ended. What the loss of a connection means is decided by the core."""
+"""How an agent stays connected, and what it keeps until it is.
+
+`CoordinatorClient`: how an agent stays connected to a coordinator: it tries one address after the other until a
+coordinator accepts it, and again whenever that connection has ended. What the loss of a connection means is decided
+by the core.
+
+`UnsentReports`: what an agent has to report while no coordinator takes it: bounded, and what is dropped is counted.
+
+`unreachable`: whether other nodes can be reached: a TCP connection to each of them, closed as soon as it is there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import select
+import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from deadpool.control.console import print_line
 from deadpool.errors import VersionMismatch, WireError
-from deadpool.protocol.agent.leadership.coordinator_search import CoordinatorSearch
+from deadpool.events.event import Event
+from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSearch
+from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import AgentInput, CoordinatorFound, CoordinatorLost, FromCoordinator
-from deadpool.protocol.messages import Join, Order, Welcome
-from deadpool.protocol.topology import Address
+from deadpool.protocol.messages import Join, Order, Peer, Report, Welcome
 from deadpool.wire.control_link import ControlLink, connect
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 
 _ATTEMPT_S = 1.0  # for a coordinator to answer, before the next one is tried
 _PAUSE_S = 0.2  # between two rounds
@@ -127,3 +140,74 @@ class CoordinatorClient:
             self._search.start_over()
             self.is_accepted = True
         self._feed(FromCoordinator(term=message.term, message=message.message))
+
+
+LIMIT = 1000
+"""Events that wait for a coordinator to log them; beyond that the oldest are dropped."""
+
+
+class UnsentReports:
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._reports: deque[Report] = deque()
+        self._dropped = 0
+
+    def add(self, report: Report) -> None:
+        self._reports.append(report)
+        if len(self._reports) > LIMIT:
+            self._dropped += len(self._reports.popleft().records)
+
+    def send(self, send: Callable[[Report], None], tell: Callable[[Event], None]) -> None:
+        """`tell` is given the event that says how many are lost, after those that are not."""
+        while self._reports:
+            send(self._reports.popleft())
+        if self._dropped:
+            count, self._dropped = self._dropped, 0
+            tell(Event(what="events_dropped", node=self._node, detail={"count": count}))
+
+
+PROBE_S = 1.5
+"""Longer than it takes the kernel to send a lost first packet again."""
+_ANSWERED = (0, errno.ECONNREFUSED, errno.ECONNRESET)
+"""What the network says where the other machine answers, be it that no process listens there any more."""
+
+
+def unreachable(peers: Sequence[Peer], timeout_s: float = PROBE_S) -> tuple[str, ...]:
+    """The nodes that do not answer. Connections are made by the kernels of both sides: it makes no difference whether a
+    process is slow, here or there."""
+    pending: dict[socket.socket, str] = {}
+    no_way: list[str] = []
+    try:
+        for peer in peers:
+            sock = socket.socket(socket.AF_INET6 if ":" in peer.address.host else socket.AF_INET)
+            sock.setblocking(False)
+            code = sock.connect_ex((peer.address.host, peer.address.port))
+            if code == errno.EINPROGRESS:
+                pending[sock] = peer.node
+                continue
+            sock.close()
+            if code not in _ANSWERED:
+                no_way.append(peer.node)  # the error is told once: the socket itself would seem well afterwards
+        _await(pending, time.monotonic() + timeout_s)
+        return (*no_way, *pending.values())
+    finally:
+        for sock in pending:
+            sock.close()
+
+
+def _await(pending: dict[socket.socket, str], deadline: float) -> None:
+    """Removes those that answer in time. Looks once more after the deadline: this process may not have run before."""
+    by_descriptor = {sock.fileno(): sock for sock in pending}
+    poller = select.poll()
+    for descriptor in by_descriptor:
+        poller.register(descriptor, select.POLLOUT)
+    is_last = False
+    while by_descriptor and not is_last:
+        left_s = deadline - time.monotonic()
+        is_last = left_s <= 0
+        for descriptor, _ in poller.poll(1e3 * max(0.0, left_s)):
+            sock = by_descriptor.pop(descriptor)
+            poller.unregister(descriptor)
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _ANSWERED:
+                del pending[sock]
+                sock.close()

@@ -21,7 +21,7 @@ from deadpool.control.agent.checkpoint_files import CheckpointFiles
 from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.control.agent.offers import Offers
 from deadpool.control.agent.rank_stats import SentBytes
-from deadpool.control.agent.thread_priority import ThreadPriority
+from deadpool.control.agent.threads import ThreadPriority
 from deadpool.errors import ArenaError, CopyDamaged, DeadPoolError, TransferError
 from deadpool.events.event import Event
 from deadpool.protocol.agent.core import Agent
@@ -42,7 +42,7 @@ from deadpool.protocol.effects import (
     WritePart,
     WriteSeal,
 )
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Version
 from deadpool.protocol.inputs import (
     AgentInput,
     Allocated,
@@ -58,12 +58,10 @@ from deadpool.protocol.inputs import (
 )
 from deadpool.protocol.messages import Settings, SlotRef, Source
 from deadpool.protocol.seal import Region
-from deadpool.protocol.topology import Address
 from deadpool.snapshot.arena.arena import Arena, Segment
 from deadpool.snapshot.arena.checksums import HASHING_THREADS
-from deadpool.snapshot.arena.progress import Arrived, Progress
 from deadpool.snapshot.arena.salvage_file import write_salvage
-from deadpool.snapshot.arena.slot import write_seal
+from deadpool.snapshot.arena.slot import Arrived, Progress, write_seal
 from deadpool.snapshot.transfer import (
     Found,
     FoundParity,
@@ -77,7 +75,7 @@ from deadpool.snapshot.transfer import (
     TransferServer,
 )
 from deadpool.snapshot.transfer.client import Watch
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 
 _ANSWER_S = 30.0
 T = TypeVar("T")

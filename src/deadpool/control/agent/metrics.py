@@ -12,8 +12,8 @@ from deadpool.events.event import Event
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers, TrainerState
 from deadpool.protocol.messages import Report, Stepped
 from deadpool.views.metrics.endpoint import Endpoint, NodeCollector
-from deadpool.views.metrics.node_facts import NodeFacts
-from deadpool.views.metrics.step_times import StepTimes
+from deadpool.views.metrics.event_tail import NodeFacts
+from deadpool.views.metrics.recovery_fold import StepTimes
 
 
 class AgentMetrics:

@@ -19,8 +19,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import AgentInput, Offered, Received, ReceiveFailed
 from deadpool.protocol.messages import Copy, SlotRef
 from deadpool.protocol.seal import Extent, Geometry, Seal
-from deadpool.snapshot.erasure.contribution import Contribution
-from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.transfer import TransferRefused
 
 _ANSWER_S = 30.0

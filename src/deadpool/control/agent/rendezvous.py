@@ -14,11 +14,11 @@ from typing import Any
 import msgpack
 
 from deadpool.errors import WireError
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 from deadpool.wire.asyncio_streams import payloads
-from deadpool.wire.credentials import Credentials
-from deadpool.wire.framing import frame
+from deadpool.wire.codec import frame
 from deadpool.wire.listener import AuthenticatedListener
+from deadpool.wire.secret import Credentials
 
 LENGTH_LIMITS = {"max_array_len": 1 << 17, "max_map_len": 1 << 17}
 """msgpack takes memory for a list when it reads the length, before the items: enough for 100,000 ranks, no more."""

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from deadpool.config.job_config import JobConfig
 from deadpool.config.values import parse_bandwidth, parse_period
-from deadpool.durable.manifest import Manifest, complete_ones
-from deadpool.durable.reading import as_checkpoint, newest_checkpoint, what_is_missing
+from deadpool.durable.manifest import Manifest, as_checkpoint, complete_ones, newest_checkpoint, what_is_missing
 from deadpool.durable.store import Store, open_store
 from deadpool.errors import ConfigError
-from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
+from deadpool.protocol.causes import Checkpoint, DurableSettings
 from deadpool.protocol.coordinator.commits.checkpoints import OLDER_ONES
 
 Skipped = Callable[[str, int, str], None]

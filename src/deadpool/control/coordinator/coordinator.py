@@ -10,26 +10,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
-from deadpool.config.fault_orders import InjectionOrder
 from deadpool.config.job_config import AUTO
+from deadpool.config.orders import InjectionOrder
 from deadpool.control.console import print_line, print_record
-from deadpool.control.coordinator.bandwidth import bandwidth
-from deadpool.control.coordinator.drain_rpc import DrainRpc
-from deadpool.control.coordinator.event_text import ConsoleLines, console_line
-from deadpool.control.coordinator.examination_rpc import ExaminationRpc
-from deadpool.control.coordinator.fault_rpc import InjectionRpc
 from deadpool.control.coordinator.other_coordinators import DISMISS
-from deadpool.control.coordinator.progress import BEATS, ProgressReport, now_and_then
-from deadpool.control.coordinator.status import describe
-from deadpool.control.coordinator.storage_watch import DROPPED_FACT, STORAGE_FACT, StorageWatch
-from deadpool.control.core_driver import CoreDriver
+from deadpool.control.coordinator.progress import (
+    BEATS,
+    DROPPED_FACT,
+    STORAGE_FACT,
+    ConsoleLines,
+    ProgressReport,
+    StorageWatch,
+    console_line,
+    now_and_then,
+)
+from deadpool.control.coordinator.requests import DrainRpc, ExaminationRpc, InjectionRpc
+from deadpool.control.coordinator.status import bandwidth, describe
+from deadpool.control.loops import CoreDriver
 from deadpool.errors import DeadPoolError
 from deadpool.events.event import Event
 from deadpool.events.log import EventLog
-from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
+from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import (
     AuditAsked,
     CheckpointAsked,
@@ -54,10 +59,9 @@ from deadpool.protocol.messages import (
     Report,
     is_from_agent,
 )
-from deadpool.protocol.topology import Address
 from deadpool.wire.control_link import framed
-from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
+from deadpool.wire.secret import Credentials
 from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0

@@ -1,7 +1,14 @@
-"""The `progress` event: how far the job is, and what its nodes report of themselves, for whoever reads the log.
+"""What a coordinator tells people while the job runs.
 
-What nodes count since they began is logged as differences, so that a reader may add them up: a node that is lost takes
-its counts with it, and a coordinator that takes over does not know what the last one has logged.
+`ProgressReport`: the `progress` event: how far the job is, and what its nodes report of themselves, for whoever
+reads the log.
+
+What nodes count since they began is logged as differences, so that a reader may add them up: a node that is lost
+takes its counts with it, and a coordinator that takes over does not know what the last one has logged.
+
+`ConsoleLines`: events as sentences on the coordinator's console. The sentences stand in the events' types.
+
+`StorageWatch` tells people, once each, that a disk takes nothing any more and that it takes everything again.
 """
 
 from __future__ import annotations
@@ -12,8 +19,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from deadpool.events.event import Event
+from deadpool.events.log import Trouble
+from deadpool.events.types import BY_NAME
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.views.metrics.step_times import STEP_BUCKETS_S
+from deadpool.views.metrics.recovery_fold import STEP_BUCKETS_S
 
 BEATS = 10
 """Heartbeats from one such event to the next, in a job that is older than ten minutes: about 5 MB of log per day by
@@ -102,3 +111,71 @@ async def now_and_then(call: Callable[[], None], longest_gap_s: float) -> None:
     while True:
         await asyncio.sleep(gap_s(time.monotonic() - began, longest_gap_s))
         call()
+
+
+class ConsoleLines:
+    """The sentences of one job, in which what many ranks report comes once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def line(self, record: dict[str, Any]) -> str | None:
+        line, event = console_line(record), BY_NAME.get(record["what"])
+        if line is None or event is None or not event.once:
+            return line
+        if line in self._said:
+            return None
+        self._said.add(line)
+        return line
+
+
+def console_line(record: dict[str, Any]) -> str | None:
+    """None: the record is for the log only. An agent of another version may report events that are not known here."""
+    event = BY_NAME.get(record["what"])
+    return event.sentence(record) if event is not None else None
+
+
+STORAGE_FACT = "storage"
+"""The fact by which a node tells what its disk does not take."""
+DROPPED_FACT = "storage_dropped"
+"""The fact by which it tells what is lost for ever, because it waited for too long."""
+
+
+class StorageWatch:
+    def __init__(
+        self,
+        what: str,
+        trouble: Callable[[], Trouble | None],
+        tell: Callable[[Event], None],
+        *,
+        dropped: Callable[[], int],
+        node: str | None = None,
+    ) -> None:
+        """`what` is written there, `trouble` says why it is not, and `dropped` how many are lost for ever by now."""
+        self._what, self._trouble, self._tell, self._node = what, trouble, tell, node
+        self._dropped, self._dropped_before = dropped, 0
+        self._is_told = False
+
+    def look(self) -> None:
+        """Now and then."""
+        trouble = self._trouble()
+        if trouble is not None and not self._is_told:
+            self._is_told = True
+            detail = {"what_waits": self._what, "reason": trouble.reason, "waiting": trouble.waiting}
+            self._tell(Event(what="storage_failed", node=self._node, detail=detail))
+        elif trouble is None and self._is_told:
+            self._is_told = False
+            dropped = self._dropped()
+            back = {"what_waits": self._what, "dropped": dropped - self._dropped_before}
+            self._dropped_before = dropped
+            self._tell(Event(what="storage_back", node=self._node, detail=back))
+
+    def facts(self) -> dict[str, object] | None:
+        """Describes what waits for the disk, for `deadpool status`. None means that nothing waits."""
+        trouble = self._trouble()
+        return None if trouble is None else {"what_waits": self._what, "node": self._node, **trouble._asdict()}
+
+    def losses(self) -> dict[str, object] | None:
+        """For `deadpool status`, as long as the process lives; None: nothing was dropped."""
+        dropped = self._dropped()
+        return {"what": self._what, "node": self._node, "dropped": dropped} if dropped else None

@@ -1,13 +1,40 @@
-"""The status of a running job as one nested dict, from the coordinator's core and the figures that nodes report."""
+"""The status of a running job.
+
+`bandwidth`: how fast copies went to their holders, by the figures that the nodes report. It is logged when a job
+ends.
+
+`describe`: the status of a running job as one nested dict, from the coordinator's core and the figures that nodes
+report.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from deadpool.control.coordinator.progress import STEP_TIMES_FACT, completed_steps
+from deadpool.events.event import Event
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.seal import REGIONS
+
+
+def bandwidth(facts: dict[str, dict[str, Any]]) -> Event | None:
+    """None where nothing was sent. A rate is that of one transfer: several may run side by side."""
+    sent = {node: fact for node, fact in sorted(facts.items()) if fact.get("push_gbps")}
+    if not sent:
+        return None
+    rates = {node: fact["push_gbps"] for node, fact in sent.items()}
+    total = sum(fact["bytes_pushed"] for fact in sent.values())
+    slowest = min(rates, key=lambda node: rates[node])
+    summary = (
+        f"{total / 1e9:.3g} GB to holders by {len(sent)} nodes, a transfer at {_mean(rates):.2f} GB/s, "
+        f"slowest {slowest} at {rates[slowest]:.2f} GB/s"
+    )
+    return Event(what="bandwidth", detail={"bytes_pushed": total, "push_gbps": rates, "summary": summary})
+
+
+def _mean(rates: dict[str, float]) -> float:
+    return sum(rates.values()) / len(rates)
 
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,10 @@
-"""Hands events to hooks. Each hook has a thread and a queue of its own, so that one that hangs holds up nobody: not the
-coordinator, not another hook."""
+"""Events are handed to hooks, and not too often.
+
+`RateLimit`: how often a hook is called: a job in trouble logs many events, and nobody reads a hundred messages.
+
+`Target`, `Hook` and `EventHooks` hand events to hooks. Each hook has a thread and a queue of its own, so that one
+that hangs holds up nobody: not the coordinator, not another hook.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +12,39 @@ import contextlib
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from deadpool.config.hook_rules import ON_EVENT, HookRule
-from deadpool.control.hooks.command import Command
-from deadpool.control.hooks.rate_limit import RateLimit
-from deadpool.control.hooks.webhook import Webhook
+from deadpool.config.orders import ON_EVENT, HookRule
+from deadpool.control.hooks.calls import Command, Webhook
 from deadpool.events.event import Event
 from deadpool.events.types import BY_NAME
+
+AT_MOST = 10
+WITHIN_S = 60.0
+ALWAYS = {"failed", "completed", "no_plan", "no_progress"}
+"""Ends of jobs: they come once, and nothing comes after them that could say what was left out."""
+
+
+class RateLimit:
+    def __init__(self) -> None:
+        self._calls: deque[float] = deque(maxlen=AT_MOST)
+        self._left_out = 0
+
+    def admits(self, what: str, now: float) -> bool:
+        if what not in ALWAYS and len(self._calls) == AT_MOST and now - self._calls[0] < WITHIN_S:
+            self._left_out += 1
+            return False
+        self._calls.append(now)
+        return True
+
+    def take_left_out(self) -> int:
+        """How many calls were left out since it was asked last."""
+        count, self._left_out = self._left_out, 0
+        return count
+
 
 _WAITING = 100
 """Events that wait for a hook; it hears of newer ones only when it has caught up."""

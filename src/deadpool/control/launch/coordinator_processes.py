@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadpool.config.job_config import JobConfig, settings_for
-from deadpool.config.setting import COORDINATOR
-from deadpool.control.launch.new_job import take_folder
-from deadpool.control.launch.run_dir import RunDir
+from deadpool.config.values import COORDINATOR
+from deadpool.control.launch.run_dir import RunDir, take_folder
 from deadpool.errors import ConfigError
-from deadpool.host.process_lock import ProcessLock
+from deadpool.host.private_files import ProcessLock
 from deadpool.wire.secret import handed_over
 
 Process = subprocess.Popen[bytes]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deadpool.control.agent.peer_probe import unreachable
+from deadpool.control.agent.coordinator_client import unreachable
 from deadpool.protocol.messages import Examine, Examined
 
 _AGENT_S = 5.0

@@ -1,7 +1,13 @@
-"""One job per folder: a lock on a file in it, which ends with the processes that have it, however they end.
+"""Folders that belong to one process, and end with it.
+
+`lock_folder`, `lock_folder_again` and `unusable`: one job per folder: a lock on a file in it, which ends with the
+processes that have it, however they end.
 
 Over NFS the lock holds between machines too, where the server has locks. Where a file system has none, what the file
 says decides: a process of this machine that lives, or one of another machine, whose end cannot be seen from here.
+
+`temporary_folder`: Temporary folders that are removed when their owner ends, also by SIGKILL: a small process waits
+for that.
 """
 
 from __future__ import annotations
@@ -9,13 +15,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from deadpool.errors import ConfigError
-from deadpool.host.process_lock import ProcessLock
+from deadpool.host.private_files import ProcessLock
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _START_TIME = 19  # in /proc/PID/stat, counted from the field after the name
@@ -122,3 +133,28 @@ def _start_of(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[_START_TIME])
     except (OSError, IndexError, ValueError):
         return None
+
+
+_WAIT_AND_REMOVE = """
+import os, shutil, sys, time
+sys.stdin.buffer.read()  # ends when the owner closes the pipe or dies
+deadline, gone = time.monotonic() + 30, 0
+while gone < 5 and time.monotonic() < deadline:  # the owner's children may still be writing their last lines
+    gone = 0 if os.path.exists(sys.argv[1]) else gone + 1
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    time.sleep(0.1)
+"""
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str = "deadpool-") -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    cleaner = subprocess.Popen(
+        [sys.executable, "-I", "-c", _WAIT_AND_REMOVE, str(folder)], stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        cleaner.terminate()
+        cleaner.communicate()

@@ -1,10 +1,19 @@
-"""A whole job on this machine: a coordinator and one agent per node, each node a process group of its own.
+"""A whole job on this machine, from its start to its end.
+
+`Forming`: whether a job on this machine can still begin: a coordinator waits without a limit for the nodes to begin
+with.
+
+On a cluster they may come late. Here the launcher has started all of them, and nobody brings another one.
+
+`Site` and `LocalJob`: a whole job on this machine: a coordinator and one agent per node, each node a process group
+of its own.
 
 Whatever happens to the launching process, no process that it started survives it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -14,25 +23,67 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE, TLS_VARIABLE
 from deadpool.config.job_config import JobConfig, settings_for
-from deadpool.config.setting import AGENT
+from deadpool.config.values import AGENT
 from deadpool.control.console import print_line
+from deadpool.control.coordinator.announcement import ask_status
 from deadpool.control.launch.command_forks import CommandForks
 from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
-from deadpool.control.launch.forming import Forming
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.control.trainers.fork_client import SharedForkServer, socket_pair
-from deadpool.control.trainers.oom import OomWatch
+from deadpool.control.trainers.process_activity import OomWatch
+from deadpool.errors import ConfigError
+from deadpool.events.event import read_events
 from deadpool.host.child_processes import end_with_parent, interrupts_held
-from deadpool.host.owner_only import open_private
-from deadpool.wire.interfaces import collective_variables
+from deadpool.host.private_files import open_private
+from deadpool.protocol.coordinator.job import Phase
+from deadpool.wire.deadline import collective_variables
 from deadpool.wire.tls import settled
+
+_UNWRITTEN_S = 10.0
+"""An event may be on its way to a slow disk for so long."""
+_ASK_S, _ANSWER_S = 1.0, 5.0
+
+
+class Forming:
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir, self._started_at = run_dir, time.time()
+        self._ask_at: float | None = None  # when the coordinator is asked next
+        self._is_over = False  # as far as it was asked for
+
+    def is_hopeless(self, gone: Sequence[str]) -> bool:
+        """`gone`: nodes that the job was to begin with, and whose agents have ended."""
+        if self._is_over or not gone:
+            return False
+        if self._ask_at is None:
+            self._ask_at = time.monotonic() + _UNWRITTEN_S
+        self._is_over = any(event["what"] == "planned" for event in self._events())
+        if self._is_over or time.monotonic() <= self._ask_at:
+            return False
+        phase = self._phase()
+        self._ask_at, self._is_over = time.monotonic() + _ASK_S, phase not in (None, Phase.FORMING.value)
+        return phase == Phase.FORMING.value
+
+    def _phase(self) -> str | None:
+        """Asks the coordinator for the phase: a disk that has been full since the job began has no events of it."""
+        with contextlib.suppress(ConfigError, OSError):
+            return str(asyncio.run(asyncio.wait_for(ask_status(self._run_dir), _ANSWER_S))["phase"])
+        return None
+
+    def _events(self) -> list[dict[str, Any]]:
+        """Returns the events of this job: one before it may have used the folder. A disk that is gone for a while has
+        none.
+        """
+        with contextlib.suppress(OSError):
+            return [event for event in read_events(self._run_dir.events) if event.get("t", 0.0) >= self._started_at]
+        return []
+
 
 _GRACE_S = 2.0
 _TEND_S = 0.05

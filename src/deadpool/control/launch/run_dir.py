@@ -1,6 +1,15 @@
-"""A job's run folder: its secret, the address of its coordinator, its event log, its trainers' logs and journal.
+"""The run folder of a job.
 
-Only its owner can read it."""
+`RunDir`: a job's run folder: its secret, the address of its coordinator, its event log, its trainers' logs and
+journal.
+
+Only its owner can read it.
+
+A new job takes a run folder: it gets a log of its own, whatever way it is started in.
+
+Two jobs in one log would look like one, whose causes have the same names and whose time between them counted as
+trained. Nobody else puts a job's files away.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deadpool.control.launch.folder_lock import unusable
+from deadpool.control.console import print_line
+from deadpool.control.launch.folder_lock import lock_folder, unusable
 from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
-from deadpool.host.owner_only import make_private_folder, open_private
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials, read_credentials
+from deadpool.host.private_files import ProcessLock, make_private_folder, open_private
+from deadpool.protocol.identity import Address
+from deadpool.wire.secret import Credentials, read_credentials
 from deadpool.wire.tls import OFF, load_tls, settled
 
 _ENDS, _GOES_ON = ("completed", "failed"), ("planned", "took_over")
@@ -184,3 +194,46 @@ class RunDir:
                 f"the job itself may run. `deadpool show story {self.path}` reads what happened; a coordinator that is "
                 "started again writes the file anew"
             ) from error
+
+
+_MARK = "run"
+
+
+def take_folder(run_dir: RunDir) -> ProcessLock:
+    """Takes the folder for a launcher whose job begins now, and returns its lock. ConfigError: another job uses it. The
+    secret is a new one: nothing that is left of the earlier job is let in."""
+    lock = lock_folder(run_dir.path, "run_dir")
+    try:
+        put_earlier_job_away(run_dir)
+        run_dir.make_secret()
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def put_earlier_job_away(run_dir: RunDir) -> None:
+    """Where it is known that a new job begins."""
+    if (earlier := run_dir.put_earlier_job_away()) is not None:
+        print_line(
+            f"[deadpool] this folder is that of an earlier job, whose log is in {earlier.path} now. This job "
+            "begins anew, or from the earlier one's newest checkpoint with --durable and --resume auto"
+        )
+
+
+def put_ended_job_away(run_dir: RunDir) -> None:
+    """Puts an ended job away for a coordinator that somebody starts by hand: a job that has not ended is one that it
+    takes over.
+    """
+    if run_dir.has_ended():
+        put_earlier_job_away(run_dir)
+
+
+def put_other_run_away(run_dir: RunDir, run: str) -> None:
+    """For a node's own folder, which a process enters that may be started several times in one run of a job."""
+    mark = run_dir.path / _MARK
+    if mark.exists() and mark.read_text(encoding="utf-8") == run:
+        return
+    put_earlier_job_away(run_dir)
+    with open_private(mark, "w") as file:
+        file.write(run)

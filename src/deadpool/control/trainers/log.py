@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from deadpool.events.log import Trouble
-from deadpool.host.owner_only import make_private_folder, owner_only_opener
+from deadpool.host.private_files import make_private_folder, owner_only_opener
 
 KEPT_FILES = 4
 """Full files that stay, beside the one that is written."""

@@ -25,13 +25,13 @@ from deadpool.config.environment import (
     RENDEZVOUS_VARIABLE,
     TRAINER_VARIABLE,
 )
-from deadpool.control.disk_thread import DiskThread
+from deadpool.control.console import DiskThread
 from deadpool.control.launch.run_dir import journal_folder
 from deadpool.control.trainers.fork_client import answer, request, start_fork_server
 from deadpool.control.trainers.log import TrainerLog
-from deadpool.control.trainers.oom import OomWatch
+from deadpool.control.trainers.process_activity import OomWatch
 from deadpool.events.log import SLOW_S, Trouble
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 
 _LINE_LIMIT_BYTES = 1 << 20
 _LAST_OUTPUT_S = 0.5

@@ -6,43 +6,26 @@ from them. A test fails where code emits an event or a field that has no type, o
 
 from __future__ import annotations
 
-from deadpool.events.types import (
-    audits,
-    checkpoints,
-    coordinators,
-    copies,
-    drains,
-    endings,
-    injections,
-    journal,
-    membership,
-    pools,
-    protection,
-    rank_recovery,
-    recovery,
-    scripts,
-    sizes,
-    storage,
-)
+from deadpool.events.types import checkpoints, coordinators, copies, membership, protection, recovery, scripts
 from deadpool.events.types.event_type import COMMON_FIELDS, EventType
 
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,
-    "Drains and slow nodes": drains.EVENTS,
+    "Drains and slow nodes": membership.DRAIN_EVENTS,
     "Protection that follows the health of nodes": protection.EVENTS,
-    "Jobs that shrink and grow": sizes.EVENTS,
+    "Jobs that shrink and grow": protection.SIZE_EVENTS,
     "Recoveries, as the coordinator sees them": recovery.EVENTS,
-    "Recoveries, as each rank sees them": rank_recovery.EVENTS,
-    "The end of a job": endings.EVENTS,
+    "Recoveries, as each rank sees them": recovery.RANK_EVENTS,
+    "The end of a job": coordinators.END_EVENTS,
     "Snapshots and their copies": copies.EVENTS,
     "Durable checkpoints": checkpoints.EVENTS,
     "Coordinators and connections": coordinators.EVENTS,
     "The training script and rehearsals": scripts.EVENTS,
-    "Audits of exactness": audits.EVENTS,
-    "The journal": journal.EVENTS,
-    "Disks that take nothing": storage.EVENTS,
-    "Pools of spare machines": pools.EVENTS,
-    "Injected faults": injections.EVENTS,
+    "Audits of exactness": scripts.AUDIT_EVENTS,
+    "The journal": scripts.JOURNAL_EVENTS,
+    "Disks that take nothing": copies.STORAGE_EVENTS,
+    "Pools of spare machines": checkpoints.POOL_EVENTS,
+    "Injected faults": checkpoints.INJECTION_EVENTS,
 }
 BY_NAME: dict[str, EventType] = {event.name: event for group in GROUPS.values() for event in group}
 

@@ -1,22 +1,157 @@
-"""`protect`: the objects of an engine that have to survive, and the adapter for the rest."""
+"""A DeepSpeed engine, protected.
+
+`leftovers_of`: which leftovers an engine has, by the class of its optimizer.
+
+`EngineAdapter`: the adapter of an engine: drops what a step that was cut off left in it, and says what ranks hold
+alike.
+
+`Position`: what an engine changes in a step beside parameters and optimizer state: counters, loss scaler, scheduler.
+
+`protect`: `protect`: the objects of an engine that have to survive, and the adapter for the rest.
+"""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
+import torch.distributed as dist
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from deadpool.errors import ConfigError
-from deadpool.integrations.deepspeed.adapter import EngineAdapter
-from deadpool.integrations.deepspeed.kinds import leftovers_of
-from deadpool.integrations.deepspeed.position import Position
-from deadpool.integrations.deepspeed.relies_on import LIBRARIES
-from deadpool.integrations.deepspeed.supported import require_supported
+from deadpool.integrations.deepspeed.leftovers import Bf16, Leftovers, Unfused, Zero12
+from deadpool.integrations.deepspeed.relies_on import LIBRARIES, require_supported
+from deadpool.integrations.deepspeed.zero3 import Zero3
 from deadpool.integrations.library_check import require_suitable
+from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
 from deadpool.trainer import current
+from deadpool.trainer.adapters.plain import Adapter
 from deadpool.trainer.interface import Job
 from deadpool.trainer.pool import join
+
+_KINDS: dict[type, type[Leftovers]] = {
+    FP16_UnfusedOptimizer: Unfused,
+    BF16_Optimizer: Bf16,
+    DeepSpeedZeroOptimizer: Zero12,
+    DeepSpeedZeroOptimizer_Stage3: Zero3,
+}
+
+
+def leftovers_of(engine: Any) -> Leftovers:
+    kind = type(engine.optimizer)
+    if kind in _KINDS:
+        return _KINDS[kind](engine)
+    if isinstance(engine.optimizer, Optimizer):
+        return Leftovers(engine)
+    raise ConfigError(
+        f"an engine whose optimizer is a {kind.__name__} cannot be protected, because it was never tried: ZeRO stages "
+        "1 to 3 are accepted, and stage 0 with optimizers of torch"
+    )
+
+
+class EngineAdapter(Adapter):
+    name = "deepspeed"
+
+    def __init__(self, engine: Any, leftovers: Leftovers) -> None:
+        self._engine, self._leftovers = engine, leftovers
+
+    def reset(self) -> None:
+        engine = self._engine
+        engine._running_engine_step = engine._manual_backward_expected = engine.inside_no_sync_ctxt = False
+        engine.losses = None
+        for timer in engine.timers.get_timers().values():
+            timer.reset()  # one that runs refuses to be started
+        engine.tput_timer.started = False
+        self._leftovers.drop()
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        return self._leftovers.rehearsing()
+
+    def seated(self, resume_step: int) -> None:
+        self._leftovers.seated()
+
+    def replicas(self) -> dict[int, tuple[int, ...]]:
+        ranks = tuple(sorted(dist.get_process_group_ranks(self._engine.seq_data_parallel_group)))
+        return {id(each): ranks for each in self._leftovers.replicated()} if len(ranks) > 1 else {}
+
+
+_OF_ENGINE = (
+    "global_steps",
+    "global_samples",
+    "micro_steps",
+    "skipped_steps",
+    "warn_unscaled_loss",
+    "_global_grad_norm",
+    "_is_gradient_accumulation_boundary",
+    "_step_applied",
+    "_unmanaged_backward_count",
+)
+_OF_OPTIMIZER = (
+    "custom_loss_scaler",
+    "external_loss_scale",
+    "overflow",
+    "_global_grad_norm",
+    "_is_gradient_accumulation_boundary",
+)
+_OF_CONFIG = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+"""A script may change them between two steps, by engine.set_train_batch_size()."""
+
+
+class Position:
+    def __init__(self, engine: Any, leftovers: Leftovers) -> None:
+        self._engine, self._leftovers = engine, leftovers
+
+    def state_dict(self) -> dict[str, Any]:
+        assert current.session is not None
+        if not current.session.groups.detached:  # a rehearsal that failed in a step has half of one behind it
+            self._require_boundary()
+        self._leftovers.reach_boundary()
+        engine = self._engine
+        return {
+            "engine": _values(engine, _OF_ENGINE),
+            "optimizer": _values(engine.optimizer, _OF_OPTIMIZER),
+            "config": _values(engine._config, _OF_CONFIG),
+            "scaler": [plain_attributes(each) for each in self._scalers()],
+            "scheduler": [plain_attributes(each) for each in self._schedulers()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        engine = self._engine
+        for owner, name in ((engine, "engine"), (engine.optimizer, "optimizer"), (engine._config, "config")):
+            for key, value in state[name].items():
+                setattr(owner, key, value)
+        for owners, name in ((self._scalers(), "scaler"), (self._schedulers(), "scheduler")):
+            for owner, values in zip(owners, state[name], strict=True):
+                set_plain_attributes(owner, values)
+
+    def _scalers(self) -> list[Any]:
+        found = (getattr(self._engine.optimizer, name, None) for name in ("loss_scaler", "loss_scale_config"))
+        return [each for each in found if each is not None]
+
+    def _schedulers(self) -> list[Any]:
+        scheduler = self._engine.lr_scheduler
+        return [] if scheduler is None or isinstance(scheduler, LRScheduler) else [scheduler]
+
+    def _require_boundary(self) -> None:
+        """Gradients that a step leaves to the next one would be lost if that one is redone."""
+        if self._leftovers.has_gradients():
+            raise ConfigError(
+                "a step has ended between two updates: gradients are left that no engine.step() has used. Put all "
+                "micro batches of an update (gradient_accumulation_steps of them) into one `with step:`, each with "
+                "engine.backward(loss) and engine.step()"
+            )
+
+
+def _values(owner: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """A norm on a device is left out: to read it would wait for the device. The next step computes another."""
+    found = {name: getattr(owner, name) for name in names if hasattr(owner, name)}
+    return {name: value if is_plain(value) else None for name, value in found.items()}
 
 
 def protect(engine: DeepSpeedEngine, /, *, force: bool = False, **objects: object) -> Job:

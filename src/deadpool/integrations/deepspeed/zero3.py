@@ -1,16 +1,31 @@
-"""ZeRO stage 3: parameters are split among ranks too, and gathered while they are needed.
+"""ZeRO stage 3 after a fault.
 
-The state of a rank is its part of every parameter (`ds_tensor`) and of the masters. What module.parameters() holds at a
-boundary is either empty or a gathered copy of small parameters. So all ranks drop gathered parameters when they are
-seated, and gather them again. The coordinator learns in its first two steps in which order modules run, and then
+`Parts` and `Zero3`: ZeRO stage 3: parameters are split among ranks too, and gathered while they are needed.
+
+The state of a rank is its part of every parameter (`ds_tensor`) and of the masters. What module.parameters() holds
+at a boundary is either empty or a gathered copy of small parameters. So all ranks drop gathered parameters when they
+are seated, and gather them again. The coordinator learns in its first two steps in which order modules run, and then
 prefetches and releases by it. Ranks that have learnt differently would run different collectives. So all ranks get a
 new one, as after deepspeed.initialize. Neither changes a number: gathering copies.
+
+`WithMasters`: ZeRO stage 3 takes the parameters out of its torch optimizer between two updates, and keeps their
+state in it.
+
+It puts one flat master at a time into its group, steps the optimizer, and takes the master out again. protect()
+looks for parameters in groups, so it gets this view of the optimizer: the same state, hooks and hyperparameters, and
+the masters in their groups.
+
+`UnusedParameters` refuses steps of ZeRO stage 3 in which a parameter gets no gradient.
+
+Stage 3 writes a gradient over that of the step before, and only where there is one. A parameter that a step does not
+use is therefore updated by a gradient of an earlier step. That gradient is no part of what is protected, so a redone
+step would differ.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
@@ -19,9 +34,89 @@ from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedPara
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from deadpool.integrations.deepspeed.emptied_groups import WithMasters
+from deadpool.errors import ConfigError
 from deadpool.integrations.deepspeed.leftovers import Leftovers, forget_backward
-from deadpool.integrations.deepspeed.unused_parameters import UnusedParameters
+from deadpool.trainer import current
+
+
+class WithMasters(Optimizer):
+    def __init__(self, zero: Any) -> None:
+        # Not initialised as an optimizer: everything is that of the one behind it, also if a checkpoint replaces it.
+        self._zero = zero
+        vars(self)["state"] = vars(self)["param_groups"] = None  # behind the properties: protect() looks for the names
+        self._optimizer_step_pre_hooks = zero.optimizer._optimizer_step_pre_hooks
+        self._optimizer_step_post_hooks = zero.optimizer._optimizer_step_post_hooks
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self._zero.optimizer.state
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        zero = self._zero
+        groups = enumerate(zero.optimizer.param_groups)
+        return [_Group(group, [*_masters_of(zero, index)]) for index, group in groups]
+
+    def step(self, closure: Any = None) -> Any:
+        raise AssertionError("DeepSpeed steps the optimizer behind this one")
+
+
+def _masters_of(zero: Any, group: int) -> Iterator[Tensor]:
+    for index, master in enumerate(zero.fp32_partitioned_groups_flat):
+        if zero.sub_group_to_group_id[index] == group:
+            yield master
+
+
+class _Group(MutableMapping[str, Any]):
+    """A group of the optimizer, but for its parameters."""
+
+    def __init__(self, group: dict[str, Any], masters: list[Tensor]) -> None:
+        self._group, self._masters = group, masters
+
+    def __getitem__(self, key: str) -> Any:
+        return self._masters if key == "params" else self._group[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._group[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._group[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._group)
+
+    def __len__(self) -> int:
+        return len(self._group)
+
+
+class UnusedParameters:
+    """Watches which gradients the first micro batch of a step brings."""
+
+    def __init__(self, zero: Any) -> None:
+        self._zero, self._seen = zero, set[int]()
+        self.is_watching = current.session is not None
+        self._partition_grads, self._pre_step = zero.partition_grads, zero._pre_step
+        zero.partition_grads, zero._pre_step = self._gradients_come, self._step_begins
+
+    def forget(self) -> None:
+        self._seen.clear()
+
+    def _gradients_come(self, params: list[Any], partitions: list[Any]) -> Any:
+        if self._zero.micro_step_id == 0:
+            self._seen.update(each.ds_id for each in params)
+        return self._partition_grads(params, partitions)
+
+    def _step_begins(self) -> None:
+        missing = [each for group in self._zero.fp16_groups for each in group if each.ds_id not in self._seen]
+        self._seen.clear()
+        if missing and self.is_watching:
+            names = ", ".join(self._zero.param_names[each] for each in missing[:4])
+            raise ConfigError(
+                f"{names}: no gradient in the first micro batch of a step. ZeRO stage 3 then uses a gradient of an "
+                "earlier step, which cannot be redone exactly: use every parameter in each micro batch, freeze those "
+                "that are not used (requires_grad = False) before deepspeed.initialize, or take stage 2"
+            )
+        self._pre_step()
 
 
 class Parts(nn.Module):

@@ -1,26 +1,126 @@
-"""`protect`, and the methods of Lightning's loops through which they call us."""
+"""`protect` for Lightning, and what it refuses.
+
+`ProtectedFitLoop` and `ProtectedEpochLoop`: `protect`, and the methods of Lightning's loops through which they call
+us.
+
+`require_supported_trainer`, `require_supported_fit` and `require_supported_data`: what cannot be protected, because
+a step could not be redone exactly. It is refused with the reason.
+"""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
-from lightning.pytorch import Trainer
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+    Timer,
+)
+from lightning.pytorch.callbacks.weight_averaging import WeightAveraging
+from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.library_check import is_protected_job
-from deadpool.integrations.lightning.quiet import Quiet
 from deadpool.integrations.lightning.relies_on import LIBRARIES
-from deadpool.integrations.lightning.supported import (
-    require_supported_data,
-    require_supported_fit,
-    require_supported_trainer,
-)
-from deadpool.integrations.lightning.training import Training
+from deadpool.integrations.lightning.training import Quiet, Training
+from deadpool.integrations.random_data import require_repeatable
 from deadpool.trainer import current
 from deadpool.trainer.interface import Job
 from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
+
+_CALLBACKS = (
+    *(BaseFinetuning, BatchSizeFinder, GradientAccumulationScheduler, LearningRateFinder),
+    *(StochasticWeightAveraging, Timer, WeightAveraging),
+)
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+
+
+def require_supported_trainer(trainer: Any) -> None:
+    if Trainer not in type(trainer).__mro__:  # that of pytorch_lightning is another class
+        raise ConfigError(f"{type(trainer)} cannot be protected: use Trainer of the package lightning")
+    for is_used, what, instead in (
+        (
+            type(trainer.strategy) not in (DDPStrategy, ModelParallelStrategy),
+            type(trainer.strategy).__name__,
+            "use strategy='ddp' or ModelParallelStrategy (FSDP2, tensor parallel)",
+        ),
+        (trainer.world_size == 1, "a job of one rank", "start it with `deadpool run --nodes 2`, and say num_nodes=2"),
+        (bool(trainer.reload_dataloaders_every_n_epochs), "reload_dataloaders_every_n_epochs", "leave it out"),
+        (bool(trainer.overfit_batches), "overfit_batches", "use limit_train_batches"),
+        (getattr(trainer, "_val_check_time_interval", None) is not None, "validation by time", "count batches"),
+    ):
+        if is_used:
+            raise ConfigError(f"{what} cannot be protected with lightning.Trainer: {instead}")
+    for callback in trainer.callbacks:
+        if isinstance(callback, _CALLBACKS):
+            name = type(callback).__name__
+            raise ConfigError(f"the callback {name} cannot be protected: it changes the loop, the model or the time")
+
+
+def require_supported_fit(trainer: Any, objects: dict[str, Any]) -> None:
+    """Called when everything is set up, before the first step. `objects` are those that the user protects himself."""
+    module = trainer.lightning_module
+    if trainer.ckpt_path:
+        raise ConfigError(
+            "fit(ckpt_path=...) cannot be protected: Lightning reads the data from its first batch after that, and a "
+            "process that starts later would find another checkpoint; load the weights in the script instead"
+        )
+    if is_overridden("configure_callbacks", module):
+        raise ConfigError("configure_callbacks cannot be protected: give the callbacks to Trainer")
+    known = {id(each) for each in objects.values()}
+    holders = [("the module", module, False), ("the data module", trainer.datamodule, False)]
+    holders += [(f"the callback {type(each).__name__}", each, True) for each in trainer.callbacks]
+    for what, holder, is_callback in holders:
+        for name, value in vars(holder).items() if holder is not None else ():
+            if id(value) not in known:
+                _require_known_attribute(what, name, value, is_callback=is_callback)
+
+
+def _require_known_attribute(what: str, name: str, value: Any, *, is_callback: bool) -> None:
+    if isinstance(value, _GENERATORS):
+        raise ConfigError(
+            f"{what} has a generator of its own ({name}): protect(trainer, {name}=...) takes it, or use torch's"
+        )
+    if is_callback and isinstance(value, nn.Module) and not isinstance(value, LightningModule):
+        raise ConfigError(
+            f"{what} holds a model ({name}): protect(trainer, {name}=...) takes it, if all ranks have the same"
+        )
+
+
+def require_supported_data(fit_loop: Any) -> None:
+    """The order of an epoch has to follow from its number alone: after a fault it is drawn again."""
+    loaders = fit_loop._combined_loader.flattened
+    if len(loaders) != 1:
+        raise ConfigError("several training loaders at once cannot be protected: join them in one data set")
+    if isinstance(fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
+        raise ConfigError("a training_step that takes dataloader_iter cannot be protected: let it take batches")
+    [loader] = loaders
+    require_repeatable(loader)
+    if loader.persistent_workers:
+        raise ConfigError("persistent_workers of the training loader cannot be protected: leave it out")
+    batches = loader.batch_sampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+    # Lightning wraps samplers of other kinds in a subclass of DistributedSampler.
+    if type(batches) not in (BatchSampler, type(None)) or type(sampler) not in (DistributedSampler, SequentialSampler):
+        found = type(batches if type(batches) is not BatchSampler and batches is not None else sampler).__name__
+        raise ConfigError(
+            f"the order of the training data ({found}) cannot be drawn again after a fault: use Lightning's own "
+            "shuffling, a DistributedSampler or a SequentialSampler, without a batch sampler of your own"
+        )
+
 
 _LOOP = "trainer.fit()"
 

@@ -6,8 +6,7 @@ sets by name.
 
 from __future__ import annotations
 
-from deadpool.integrations.library_check import Library
-from deadpool.integrations.relied_on import Uses
+from deadpool.integrations.library_check import Library, Uses
 
 _RESULT = "lightning.pytorch.trainer.connectors.logger_connector.result"
 _HOW = "fx, name, prog_bar, logger, on_step, on_epoch, enable_graph, add_dataloader_idx, sync_dist, rank_zero_only"

@@ -1,22 +1,129 @@
-"""One call of `fit`, protected: where its steps begin, and where Lightning's loops are entered again after a fault."""
+"""One call of `fit`, protected: its batches, and what a rehearsal keeps quiet.
+
+`Training`: one call of `fit`, protected: where its steps begin, and where Lightning's loops are entered again after
+a fault.
+
+`begin_at` begins an epoch's batches at any of them. Those before it are not loaded.
+
+`Quiet`: the callbacks and loggers of a spare that rehearses: nothing is drawn, written or sent. What began meanwhile
+begins when it takes a rank.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.data import _set_sampler_epoch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.trainer import call
 
 from deadpool.errors import ConfigError
-from deadpool.integrations.lightning.batches import begin_at
 from deadpool.integrations.lightning.position import Position
-from deadpool.integrations.lightning.quiet import Quiet
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
 from deadpool.trainer.pool import Pool, join
+
+
+def begin_at(fit_loop: Any, batch: int) -> None:
+    fetcher = fit_loop._data_fetcher
+    [loader] = fit_loop._combined_loader.flattened
+    _set_sampler_epoch(loader, fit_loop.epoch_progress.current.processed)
+    name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
+    order = getattr(loader, name)
+    vars(loader)[name] = _Later(order, batch)  # a loader refuses that one sets it
+    try:
+        iter(fetcher)
+    finally:
+        vars(loader)[name] = order
+    fetcher.fetched = batch
+
+
+class _Later:
+    def __init__(self, order: Any, first: int) -> None:
+        self._order, self._first = order, first
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(iter(self._order), self._first, None)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._order, name)
+
+
+_BEGINNINGS = ("on_fit_start", "on_train_start", "on_train_epoch_start")
+
+
+class Quiet:
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._callbacks, self._loggers = trainer.callbacks, trainer.loggers
+        trainer.callbacks = [_SetupOnly(callback) for callback in self._callbacks]
+        trainer.loggers = [_QuietLogger(logger) for logger in self._loggers]
+
+    def end(self) -> None:
+        trainer = self._trainer
+        trainer.callbacks, trainer.loggers = self._callbacks, self._loggers
+        for logger in self._loggers:
+            _keep_old_files(logger)
+        for hook in _BEGINNINGS:
+            call._call_callback_hooks(trainer, hook)
+
+
+class _SetupOnly(Callback):  # type: ignore[misc]
+    """`setup` may be a collective, so it has to run before this process meets the others."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._callback.setup(trainer, pl_module, stage)
+
+
+class _QuietLogger(DummyLogger):  # type: ignore[misc]
+    """Has the names of the real one, because scripts make paths of them."""
+
+    def __init__(self, logger: Logger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    @property
+    def name(self) -> Any:
+        return self._logger.name
+
+    @property
+    def version(self) -> Any:
+        return self._logger.version
+
+    @property
+    def save_dir(self) -> Any:
+        return self._logger.save_dir
+
+    @property
+    def root_dir(self) -> Any:
+        return self._logger.root_dir
+
+    @property
+    def log_dir(self) -> Any:
+        return self._logger.log_dir
+
+
+def _keep_old_files(logger: Logger) -> None:
+    """CSVLogger deletes what another process has written under the same version."""
+    if isinstance(logger, CSVLogger) and logger._version is not None:
+        logger._version = f"{logger.version}-from-process-{os.getpid()}"
+
 
 _NO_END = 1 << 40
 """Steps of a training whose length is not known before it has ended."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.integrations.library_check import Library
-from deadpool.integrations.relied_on import Uses
+from deadpool.integrations.library_check import Library, Uses
 
 _DISTRIBUTED = (
     Uses(

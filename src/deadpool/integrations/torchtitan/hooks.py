@@ -1,21 +1,147 @@
-"""`protect`, and the methods of Trainer through which it calls us."""
+"""`protect` for torchtitan, what it needs and what it refuses.
+
+`ProtectedTrainer`: `protect`, and the methods of Trainer through which it calls us.
+
+What this integration uses of torchtitan, and which versions of it were tested.
+
+`require_supported`: what cannot be protected, because a step could not be redone exactly or was never tried. It is
+refused with the reason.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import torch
+from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.trainer import Trainer
 
 from deadpool.errors import ConfigError
-from deadpool.integrations.library_check import is_protected_job
+from deadpool.integrations.library_check import Library, Uses, is_protected_job
 from deadpool.integrations.torchtitan.quiet import Quiet, open_loggers_later
-from deadpool.integrations.torchtitan.relies_on import LIBRARIES
-from deadpool.integrations.torchtitan.supported import require_supported
 from deadpool.integrations.torchtitan.training import Training
 from deadpool.trainer import current
 from deadpool.trainer.interface import Job
 from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
+
+_TRAINER = (
+    Uses(
+        "torchtitan.trainer:Trainer",
+        has=(
+            *("checkpointer", "config", "dataloader", "device", "loss_fn", "lr_schedulers", "metrics_processor"),
+            *("model_parts", "optimizers", "parallel_dims", "step", "validator"),
+        ),
+        calls={"train": "", "state_dict": "", "load_state_dict": "state_dict"},
+        overrides={
+            "should_continue_training": "",
+            "batch_generator": "data_iterable",
+            "train_step": "data_iterator",
+        },
+    ),
+    Uses("torchtitan.train", calls={"main": ""}, has=("ConfigManager",)),
+    Uses("torchtitan.config:ConfigManager", calls={"parse_args": "args"}),
+    Uses("torchtitan.tools.utils:GarbageCollection", calls={"collect": "reason"}),
+    Uses("torchtitan.distributed.parallel_dims:ParallelDims", has=("world_size",)),
+)
+_PARTS = (
+    Uses(
+        "torchtitan.components.checkpointer:CheckpointManager",
+        has=("enable", "last_save_model_only", "pg"),
+        calls={"load": "...", "save": "curr_step, last_step", "_create_checkpoint_id": "step"},
+    ),
+    Uses("torchtitan.components.loss:ChunkedLossWrapper", has=("lm_head",)),
+    Uses("torchtitan.components.metrics:BaseLogger"),
+    Uses(
+        "torchtitan.components.metrics:MetricsProcessor",
+        has=("logger", "time_last_log"),
+        calls={"log": "..."},
+        overrides={"_build_metric_logger": "*, ..."},
+    ),
+    Uses("torchtitan.components.validate:Validator", calls={"validate": "..."}),
+    Uses("torchtitan.components.dataloader:BaseDataLoader", calls={"state_dict": "", "load_state_dict": "state_dict"}),
+    Uses("torchtitan.components.optimizer:OptimizersContainer", has=("optimizers",)),
+    Uses("torchtitan.components.optimizer.lr_scheduler:LRSchedulersContainer", has=("schedulers",)),
+)
+_SETTINGS = (
+    Uses(
+        "torchtitan.trainer:Trainer.Config",
+        has=("comm", "compile", "parallelism", "profiler", "training", "validator"),
+    ),
+    Uses("torchtitan.components.validate:Validator.Config", has=("enable",)),
+    Uses("torchtitan.config.configs:TrainingConfig", has=("disable_cuda_graphs", "enable_cpu_offload")),
+    Uses("torchtitan.config.configs:ParallelismConfig", has=("enable_fsdp_symm_mem", "pipeline_parallel_degree")),
+    Uses("torchtitan.config.configs:CompileConfig", has=("enable_async_tensor_parallel",)),
+    Uses("torchtitan.config.configs:CommConfig", has=("mode",)),
+    Uses("torchtitan.tools.profiler:Profiler.Config", has=("enable_memory_snapshot", "enable_profiling")),
+)
+
+LIBRARIES = (Library(package="torchtitan", tested=("0.3",), relies_on=(*_TRAINER, *_PARTS, *_SETTINGS)),)
+
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
+_UNTRIED_TRAINERS = ("torchtitan.experiments.", "torchtitan.models.flux.")
+_UNTRIED_DISPATCHERS = ("DeepEP", "HybridEP", "MinimalAsyncEP")
+
+
+def require_supported(trainer: Any, objects: dict[str, Any]) -> None:
+    """`objects` are those that the user protects himself."""
+    if not isinstance(trainer, Trainer):
+        raise ConfigError(f"protect() takes a torchtitan Trainer, and got {type(trainer).__name__}")
+    config = trainer.config
+    for is_used, what, instead in (
+        (trainer.parallel_dims.world_size == 1, "a job of one rank", "start it with `deadpool run --nodes 2`"),
+        (config.comm.mode != "default", f"--comm.mode {config.comm.mode}", "leave it out"),
+        (_uses_cuda_graphs(trainer), "CUDA graphs that hold collectives", "add --training.disable_cuda_graphs"),
+        (config.parallelism.pipeline_parallel_degree > 1, "--parallelism.pipeline_parallel_degree", _NO_PIPELINES),
+        (config.training.enable_cpu_offload, "--training.enable_cpu_offload", "leave it out: it was never tried"),
+        (config.parallelism.enable_fsdp_symm_mem, "--parallelism.enable_fsdp_symm_mem", _OWN_MEMORY),
+        (config.compile.enable_async_tensor_parallel, "--compile.enable_async_tensor_parallel", _OWN_MEMORY),
+    ):
+        if is_used:
+            raise ConfigError(f"{what} cannot be protected with torchtitan: {instead}")
+    _require_known_parts(trainer)
+    _require_checkpoints_on_main_thread(trainer.checkpointer)
+    known = {id(each) for each in objects.values()}
+    for name, value in vars(trainer).items():
+        if isinstance(value, _GENERATORS) and id(value) not in known:
+            raise ConfigError(
+                f"the trainer has a generator of its own ({name}): use protect(trainer, {name}=...), or torch's"
+            )
+
+
+_NO_PIPELINES = "it was never tried, because torchtitan's pipelines need a newer torch than this was tested with"
+_OWN_MEMORY = "leave it out: memory that ranks share is lost with one of them"
+
+
+def _uses_cuda_graphs(trainer: Any) -> bool:
+    return trainer.device.type == "cuda" and not trainer.config.training.disable_cuda_graphs
+
+
+def _require_known_parts(trainer: Any) -> None:
+    for kind in type(trainer).__mro__:
+        if kind.__module__.startswith(_UNTRIED_TRAINERS):
+            raise ConfigError(f"{kind.__module__}.{kind.__name__} cannot be protected: it was never tried")
+    for optimizer in trainer.optimizers.optimizers:
+        if "Muon" in type(optimizer).__name__:
+            raise ConfigError("DistMuon cannot be protected: it was never tried, and has communication of its own")
+    for part in trainer.model_parts:
+        for held in (each for module in part.modules() for each in vars(module).values()):
+            if type(held).__name__.startswith(_UNTRIED_DISPATCHERS):
+                raise ConfigError(f"{type(held).__name__} cannot be protected: {_OWN_MEMORY}")
+
+
+def _require_checkpoints_on_main_thread(checkpointer: Any) -> None:
+    if not isinstance(checkpointer, CheckpointManager):
+        raise ConfigError(f"{type(checkpointer).__name__} cannot be protected: use torchtitan's CheckpointManager")
+    if checkpointer.enable and checkpointer.pg is not None:
+        raise ConfigError(
+            "--checkpoint.async_mode other than disabled cannot be protected: a thread communicates then while a step "
+            "is cut off; with DeadPool checkpoints can be rare, because a lost node costs no completed step"
+        )
+
 
 _LOOP = "trainer.train()"
 

@@ -1,28 +1,161 @@
-"""One call of `train`, protected: where its steps begin, and where Trainer's loop is entered again after a fault."""
+"""One call of `train`, protected: its position, and what is refused.
+
+`Training`: one call of `train`, protected: where its steps begin, and where Trainer's loop is entered again after a
+fault.
+
+`SummedLoss` and `Position`: what Trainer keeps beside model, optimizer and scheduler, and changes in a step.
+
+What cannot be protected, because a step could not be redone exactly. It is refused with the reason.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+import torch
+from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
+from torch import Tensor, nn
+from torch.utils.data import SequentialSampler
+from transformers.trainer_callback import TrainerCallback
 
 from deadpool.errors import ConfigError
+from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
 from deadpool.integrations.transformers.generation import (
     GeneratedBatches,
+    QuietCallbacks,
     end_cut_off_generation,
     generates,
+    is_repeat_sampler,
+    require_supported_generation,
     rewind_repeat_sampler,
 )
-from deadpool.integrations.transformers.position import Position, SummedLoss
-from deadpool.integrations.transformers.quiet_callbacks import QuietCallbacks
-from deadpool.integrations.transformers.supported import refuse_epoch_stop, sampler_of
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import StepLoop
 from deadpool.trainer.pool import Pool, join
+
+_NOT_STATE = frozenset({"train_dataset", "eval_dataset", "log_history", "_buffered_inputs"})
+
+
+class SummedLoss(nn.Module):
+    """Trainer adds up its loss on the device. As a buffer it is captured without waiting for the device."""
+
+    value: Tensor
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.tensor(0.0, device=device))
+
+
+class Position:
+    """Counters, flags, the history of logs, and the plain data of callbacks.
+
+    `first` is the update that the job began with, after the checkpoint `resumed_from`. A process that is started later
+    takes both from the others: it may find a newer checkpoint, and must not begin there.
+    """
+
+    def __init__(self, trainer: Any, resumed_from: str | None) -> None:
+        self._trainer = trainer
+        self.first, self.resumed_from = trainer.state.global_step, resumed_from
+        self._logs: list[str] = []  # the history as text: it only grows, and is part of every version
+
+    def state_dict(self) -> dict[str, Any]:
+        history = self._trainer.state.log_history
+        del self._logs[len(history) :]
+        self._logs += [json.dumps(each, default=float) for each in history[len(self._logs) :]]
+        own = {"first": self.first, "resumed_from": self.resumed_from, "step": self._trainer.accelerator.step}
+        parts = {name: plain_attributes(part, but=_NOT_STATE) for name, part in self._parts().items()}
+        return {"own": own, "logs": list(self._logs), "parts": parts}
+
+    def load_state_dict(self, state: dict[str, Any], *, keep_built: bool = False) -> None:
+        """With `keep_built`, what is no plain data now stays: callbacks have built it since, such as a progress bar."""
+        accelerator, own, self._logs = self._trainer.accelerator, state["own"], list(state["logs"])
+        self.first, self.resumed_from, accelerator.step = own["first"], own["resumed_from"], own["step"]
+        self._trainer.state.log_history[:] = [json.loads(each) for each in self._logs]
+        for name, part in self._parts().items():
+            if name in state["parts"]:
+                stored = state["parts"][name]
+                set_plain_attributes(part, _without_built(part, stored) if keep_built else stored)
+
+    def _parts(self) -> dict[str, Any]:
+        trainer = self._trainer
+        parts = {"trainer": trainer, "state": trainer.state, "control": trainer.control}
+        own = [each for each in trainer.callback_handler.callbacks if not _has_connections(each)]
+        return parts | {f"callback {index} {type(each).__name__}": each for index, each in enumerate(own)}
+
+
+def _without_built(part: Any, stored: dict[str, Any]) -> dict[str, Any]:
+    values = {name: each for name, each in stored["values"].items() if is_plain(vars(part).get(name))}
+    return {**stored, "values": values}
+
+
+def _has_connections(callback: TrainerCallback) -> bool:
+    """Tells whether the callback reports to another program: a fresh process connects anew, whatever the lost one
+    remembered of that.
+    """
+    return any(kind.__module__.startswith("transformers.integrations") for kind in type(callback).__mro__)
+
+
+def require_supported(trainer: Any, objects: dict[str, object], *, force: bool) -> None:
+    args = trainer.args
+    for is_used, what, instead in (
+        (args.auto_find_batch_size, "auto_find_batch_size", "give per_device_train_batch_size"),
+        (args.ignore_data_skip, "ignore_data_skip", "leave it out: a step can be redone only with its own batches"),
+        (trainer.is_deepspeed_enabled, "DeepSpeed", "use DDP"),
+        (not hasattr(trainer.train_dataset, "__len__"), "a training set without a length", "give it __len__"),
+        (args.world_size == 1, "a job of one rank", "start it with `deadpool run --nodes 2`"),
+    ):
+        if is_used:
+            raise ConfigError(f"{what} cannot be protected with transformers.Trainer: {instead}")
+    require_supported_generation(trainer, force=force)
+    _require_models_of_callbacks(trainer, objects)
+
+
+def _require_models_of_callbacks(trainer: Any, objects: dict[str, object]) -> None:
+    """A callback that holds a model changes it (an average of weights, TRL's reference that follows)."""
+    known = [id(each) for each in (trainer.model, *objects.values())]
+    for callback in trainer.callback_handler.callbacks:
+        for name, value in vars(callback).items():
+            if isinstance(value, nn.Module) and id(value) not in known:
+                kind = type(callback).__name__
+                raise ConfigError(
+                    f"the callback {kind} has a model in its attribute {name}, which would not come back after a "
+                    f"fault: pass it, as in protect(trainer, {name}=callback.{name})"
+                )
+
+
+def require_known_order(loader: Any) -> None:
+    """The order of an epoch has to follow from its number alone: after a fault it is drawn again."""
+    innermost = sampler_of(loader)
+    is_known = isinstance(innermost, SeedableRandomSampler | SequentialSampler) or is_repeat_sampler(innermost)
+    if type(loader) is not DataLoaderShard or not is_known:
+        found = type(innermost if innermost is not None else loader).__name__
+        raise ConfigError(
+            f"the order of the training data ({found}) cannot be drawn again after a fault: use Trainer's own "
+            "shuffling or a SequentialSampler, without train_sampling_strategy, dispatch_batches and "
+            "use_seedable_sampler=False"
+        )
+
+
+def sampler_of(loader: Any) -> Any:
+    """The innermost one, which knows the samples."""
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    while hasattr(sampler, "batch_sampler"):
+        sampler = sampler.batch_sampler
+    return getattr(sampler, "sampler", None)
+
+
+def refuse_epoch_stop(control: Any) -> None:
+    if control.should_epoch_stop:
+        raise ConfigError(
+            "a callback has set control.should_epoch_stop: epochs that end early cannot be protected, because it "
+            "could not be told any more which batch belongs to an update; use should_training_stop, or shorter epochs"
+        )
+
 
 RESUMED = "deadpool"
 """Stands where Trainer expects the path of a checkpoint."""

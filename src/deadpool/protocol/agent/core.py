@@ -16,25 +16,21 @@ A recovery passes through two parts, in this order:
 from __future__ import annotations
 
 from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
-from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
 from deadpool.protocol.agent.copies.copies import Copies
-from deadpool.protocol.agent.copies.data_news import DataNews
+from deadpool.protocol.agent.copies.data_news import CheckpointWrites, DataNews
+from deadpool.protocol.agent.leadership.coordinator_liveness import Reachability, TermGuard
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
-from deadpool.protocol.agent.leadership.reachability import Reachability
-from deadpool.protocol.agent.leadership.term_guard import TermGuard
 from deadpool.protocol.agent.orders import Orders
 from deadpool.protocol.agent.phase import Phase
 from deadpool.protocol.agent.seams import AgentCore
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.agent.trainers.activity_watch import ActivityWatch
-from deadpool.protocol.agent.trainers.end_watch import EndWatch
-from deadpool.protocol.agent.trainers.protection_watch import ProtectionWatch
-from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
+from deadpool.protocol.agent.trainers.readiness import NodeRecordings
 from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainer_news import TrainerNews
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
+from deadpool.protocol.agent.trainers.watches import ActivityWatch, EndWatch, ProtectionWatch
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, ReleaseSegment, ToCoordinator, earliest
 from deadpool.protocol.features import registry

@@ -7,14 +7,14 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.copies.checkpoint_writes import CheckpointWrites
+from deadpool.protocol.agent.copies.data_news import CheckpointWrites
+from deadpool.protocol.agent.leadership.coordinator_liveness import Reachability
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
-from deadpool.protocol.agent.leadership.reachability import Reachability
 from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
 from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
+from deadpool.protocol.agent.trainers.readiness import NodeRecordings
 from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.agent.trainers.unwinding import Unwinding

@@ -10,9 +10,9 @@ from typing import Any
 
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.trainers import Trainer
+from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.inputs import FeatureInput
 from deadpool.protocol.messages import Plan
-from deadpool.protocol.structs import FeatureMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

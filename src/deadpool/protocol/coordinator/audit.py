@@ -28,7 +28,7 @@ from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.messages import Audit, AuditOver, Digested, Part
-from deadpool.protocol.messages.audits import PartKind
+from deadpool.protocol.messages.rehearsals import PartKind
 from deadpool.protocol.seal import Extent, Seal
 
 FIRST_STEPS = 2

@@ -37,22 +37,19 @@ from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
-from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.takeover import RecoveredView, Takeover
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
 from deadpool.protocol.coordinator.leaving.ending import Ending, SalvageProgress
-from deadpool.protocol.coordinator.membership.heartbeats import RunMonitor
 from deadpool.protocol.coordinator.membership.members import Member
-from deadpool.protocol.coordinator.membership.membership import Membership
+from deadpool.protocol.coordinator.membership.membership import Membership, Timeouts
 from deadpool.protocol.coordinator.membership.reachability import CutOff, Reachability
-from deadpool.protocol.coordinator.membership.stragglers import StragglerWatch
-from deadpool.protocol.coordinator.membership.timeouts import Timeouts
+from deadpool.protocol.coordinator.membership.stragglers import RunMonitor, StragglerWatch
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.protection.scheme_changes import NO_CHOICE, SchemeChanges
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
-from deadpool.protocol.coordinator.recovery.faults import Faults
-from deadpool.protocol.coordinator.recovery.fencing import Fencing
+from deadpool.protocol.coordinator.recovery.faults import Faults, Fencing
 from deadpool.protocol.coordinator.recovery.global_plan import Vacancies
 from deadpool.protocol.coordinator.recovery.planning import Planning
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
@@ -60,7 +57,7 @@ from deadpool.protocol.coordinator.recovery.resumption import Resumption
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorParts
 from deadpool.protocol.effects import CoordinatorEffect, earliest
 from deadpool.protocol.features import registry
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import FeatureMessage, Generation
 from deadpool.protocol.inputs import (
     AuditAsked,
     CheckpointAsked,
@@ -107,7 +104,6 @@ from deadpool.protocol.messages import (
     Trainers,
     Unavailable,
 )
-from deadpool.protocol.structs import FeatureMessage
 
 
 class Coordinator:

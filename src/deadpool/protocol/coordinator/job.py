@@ -11,9 +11,8 @@ from enum import Enum
 
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.commits import Commits
-from deadpool.protocol.coordinator.config import CoordinatorConfig
 from deadpool.protocol.coordinator.membership.members import Member, SilentNodes, SpareWatch
-from deadpool.protocol.coordinator.outbox import Outbox
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
 from deadpool.protocol.coordinator.recovery.global_plan import (
     SPARES_AWAITED,
     ClusterView,

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
-from deadpool.protocol.coordinator.membership.heartbeats import RunMonitor
 from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
-from deadpool.protocol.structs import FeatureMessage
+from deadpool.protocol.identity import FeatureMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
-from deadpool.protocol.coordinator.config import CoordinatorConfig
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.recovery.global_plan import Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
-from deadpool.protocol.coordinator.config import CoordinatorConfig
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.recovery.global_plan import SPARES_AWAITED, Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 from deadpool.protocol.features.adaptation.feature import FEATURE as ADAPTATION

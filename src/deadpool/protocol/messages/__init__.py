@@ -43,25 +43,35 @@ from __future__ import annotations
 
 from typing import TypeGuard, get_args
 
+from deadpool.protocol.identity import Message
 from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, Live, Lives, Parity
-from deadpool.protocol.messages.audits import Audit, AuditOver, Digested, Part
-from deadpool.protocol.messages.checkpoints import (
-    AbandonCheckpoint,
-    CheckpointDone,
-    CheckpointPart,
-    Durable,
-    FinishCheckpoint,
-    WriteCheckpoint,
+from deadpool.protocol.messages.commands import (
+    Answer,
+    Ask,
+    Assignment,
+    Examine,
+    Examined,
+    Facts,
+    HostState,
+    Injected,
+    Injection,
+    PoolJob,
+    PoolNotice,
+    Report,
 )
-from deadpool.protocol.messages.commands import Answer, Ask, Examine, Examined, Facts, Injected, Injection, Report
 from deadpool.protocol.messages.copies import (
+    AbandonCheckpoint,
     Attach,
     Captured,
+    CheckpointDone,
+    CheckpointPart,
     CopyLost,
     Declare,
     Detach,
+    Durable,
     Encoded,
     Final,
+    FinishCheckpoint,
     Grant,
     Missed,
     Permit,
@@ -69,41 +79,67 @@ from deadpool.protocol.messages.copies import (
     Sealed,
     SlotRef,
     Stored,
+    WriteCheckpoint,
 )
-from deadpool.protocol.messages.drains import Leave, Proceed, Stand, Standing
 from deadpool.protocol.messages.ending import (
     Ended,
     Exits,
     Finished,
     GroupsDestroyed,
+    Leave,
     Ping,
     Pong,
+    Proceed,
     Release,
     Salvage,
     Salvaged,
     Shutdown,
+    Stand,
+    Standing,
 )
-from deadpool.protocol.messages.fences import Fence, FenceAck, Halt, Halted
-from deadpool.protocol.messages.health import Health, Sign
-from deadpool.protocol.messages.joining import Disconnecting, Join, JoinRefused, Settings, TakeoverReport, Welcome
-from deadpool.protocol.messages.leases import Needed, Unavailable
-from deadpool.protocol.messages.order import Order, OrderMessage
-from deadpool.protocol.messages.plans import Block, Fetch, Holder, Plan, RankOrder, Rebuild, Source
-from deadpool.protocol.messages.pools import Assignment, HostState, PoolJob, PoolNotice
+from deadpool.protocol.messages.joining import (
+    Disconnecting,
+    Join,
+    JoinRefused,
+    Needed,
+    Peer,
+    Probe,
+    Probed,
+    Settings,
+    TakeoverReport,
+    Unavailable,
+    Welcome,
+)
+from deadpool.protocol.messages.plans import (
+    Block,
+    Fence,
+    FenceAck,
+    Fetch,
+    Halt,
+    Halted,
+    Holder,
+    Order,
+    OrderMessage,
+    Plan,
+    RankOrder,
+    Rebuild,
+    Source,
+)
 from deadpool.protocol.messages.progress import (
     WAITS_FOR_DATA,
     WAITS_FOR_PEERS,
     Alive,
     CaptureCostReport,
+    Health,
     Heartbeat,
     Overhead,
     Paused,
+    Sign,
     Stepped,
     Waits,
     WorkTime,
 )
-from deadpool.protocol.messages.reachability import Peer, Probe, Probed
-from deadpool.protocol.messages.rehearsals import Parked, Recording, Rehearse
+from deadpool.protocol.messages.rehearsals import Audit, AuditOver, Digested, Parked, Part, Recording, Rehearse
 from deadpool.protocol.messages.seats import (
     Arriving,
     Connect,
@@ -127,7 +163,6 @@ from deadpool.protocol.messages.trainer_processes import (
     Trainers,
     UsesShares,
 )
-from deadpool.protocol.structs import Message
 
 ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Audit, AuditOver, Captured, CheckpointDone,

@@ -1,17 +1,22 @@
-"""How an agent and a coordinator find each other: a node joins, a coordinator takes over, a link is given up."""
+"""How a node joins, leases its machine, and tells whom it reaches.
+
+How an agent and a coordinator find each other: a node joins, a coordinator takes over, a link is given up.
+
+`Needed` and `Unavailable`: a spare whose machine serves several jobs: it is told when it is needed, and says if
+another job has the machine.
+
+`Peer`, `Probe` and `Probed`: which nodes reach each other, where the coordinator suspects that some do not.
+"""
 
 from __future__ import annotations
 
-from deadpool.protocol.adaptive_bounds import AdaptiveBounds
-from deadpool.protocol.checkpoint import DurableSettings
+from deadpool.protocol.causes import AdaptiveBounds, DurableSettings
 from deadpool.protocol.coding import NodeGroup, Scheme
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Address, Generation, Layout, Message, Schedule, Value, Version
 from deadpool.protocol.inventory_batches import Inventory
 from deadpool.protocol.messages.copies import Permit
 from deadpool.protocol.messages.trainer_processes import TrainerInfo, TrainerLost
 from deadpool.protocol.quorum import Footing
-from deadpool.protocol.structs import Message
-from deadpool.protocol.topology import Address, Layout, Schedule
 
 
 class Settings(Message, frozen=True, kw_only=True):
@@ -86,3 +91,39 @@ class TakeoverReport(Message, frozen=True, kw_only=True):
 class Disconnecting(Message, frozen=True, kw_only=True):
     """This node hears nothing from the coordinator and looks for another one. The end of the link is not the end of the
     node: its trainers go on."""
+
+
+class Needed(Message, frozen=True, kw_only=True):
+    """Sent to a spare with the fence: the plan of this generation will most likely seat it. The spare takes the lease
+    of its machine and ends the work that it does while it is parked. Only the plan itself gives it a seat."""
+
+    generation: Generation
+
+
+class Unavailable(Message, frozen=True, kw_only=True):
+    """The last message of a node whose machine is leased to another job."""
+
+    reason: str
+
+
+class Peer(Value, frozen=True, kw_only=True):
+    """Another node, and where its data plane listens."""
+
+    node: str
+    address: Address
+
+
+class Probe(Message, frozen=True, kw_only=True):
+    """Try to reach these nodes. Asked at Go, and whenever the job is late."""
+
+    generation: Generation
+    number: int
+    peers: tuple[Peer, ...]
+
+
+class Probed(Message, frozen=True, kw_only=True):
+    """The answer to Probe: which of these nodes cannot be reached, of those that could be before."""
+
+    generation: Generation
+    number: int
+    unreachable: tuple[str, ...]

@@ -1,16 +1,26 @@
-"""What each node has to do in the next generation, and the values that a plan is made of."""
+"""Fences, plans, and the envelope of orders.
+
+What each node has to do in the next generation, and the values that a plan is made of.
+
+The end of a generation: every node stops, and says what it holds.
+
+`Order`: the envelope in which a coordinator sends what it says to agents.
+"""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
-from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.inventory_batches import Copy
-from deadpool.protocol.messages.copies import Permit
+from deadpool.protocol.identity import Address, Generation, Message, Value, Version
+from deadpool.protocol.inventory_batches import Copy, Inventory, Live
+from deadpool.protocol.messages.copies import AbandonCheckpoint, CopyLost, FinishCheckpoint, Permit, WriteCheckpoint
+from deadpool.protocol.messages.ending import Proceed, Release, Salvage, Shutdown, Stand
+from deadpool.protocol.messages.joining import JoinRefused, Needed, Probe, Welcome
+from deadpool.protocol.messages.progress import Alive
+from deadpool.protocol.messages.rehearsals import Audit, AuditOver, Recording, Rehearse
+from deadpool.protocol.messages.seats import Connect, Go
 from deadpool.protocol.quorum import Changes
-from deadpool.protocol.structs import Message, Value
-from deadpool.protocol.topology import Address
 
 
 class Source(Value, frozen=True, kw_only=True):
@@ -97,3 +107,52 @@ class Plan(Message, frozen=True, kw_only=True):
         assert before is not None and before.generation == self.as_of, (self, before)
         orders = tuple(RankOrder(rank=order.rank, keep=True) for order in before.orders)
         return replace(self, as_of=None, orders=orders, holders=before.holders, held=before.held, group=before.group)
+
+
+class Fence(Message, frozen=True, kw_only=True):
+    """Older generations have ended: stop everything that belongs to them, and answer with the node's inventory."""
+
+    generation: Generation
+    cause: str
+
+
+class Halt(Message, frozen=True, kw_only=True):
+    """The fence as the trainer is told of it: abort every group and come to rest at the step boundary."""
+
+    generation: Generation
+    cause: str
+
+
+class Halted(Message, frozen=True, kw_only=True):
+    """The trainer is at rest and its capture threads have ended. What slots hold that it never declared captured is
+    lost."""
+
+    generation: Generation
+    live: Live
+
+
+class FenceAck(Message, frozen=True, kw_only=True):
+    """The node has stopped everything of older generations. Its inventory does not change before the next plan.
+
+    `planned` is the last plan that the node has taken over: the next one need not repeat it.
+    """
+
+    generation: Generation
+    inventory: Inventory
+    hung: tuple[tuple[int, str], ...] = ()  # (rank, how it was found): did not come to rest and was ended
+    planned: Generation | None = None
+
+
+OrderMessage = (
+    Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
+    | CopyLost | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
+    | Audit | AuditOver
+)  # fmt: skip
+
+
+class Order(Message, frozen=True, kw_only=True):
+    """A message of a coordinator with its term. An agent that has promised a higher term refuses it before reading
+    on."""
+
+    term: int
+    message: OrderMessage

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Message, Schedule, Version
 from deadpool.protocol.messages.copies import SlotRef
 from deadpool.protocol.seal import Seal
-from deadpool.protocol.structs import Message
-from deadpool.protocol.topology import Address, Schedule
 
 
 class Seat(Message, frozen=True, kw_only=True):

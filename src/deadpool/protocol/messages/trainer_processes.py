@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from deadpool.protocol.causes import FaultKind
-from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.structs import FeatureMessage, Message, Value
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address, FeatureMessage, Generation, Message, Value, Version
 
 
 class TrainerHello(Message, frozen=True, kw_only=True):

@@ -17,8 +17,7 @@ from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
 from deadpool.protocol.seal import REGIONS, Region, Seal, digest_of, extent_of
 from deadpool.snapshot.arena.checksums import digest_region
-from deadpool.snapshot.arena.seal_bytes import SEAL_BYTES, pack_seal, unpack_seal
-from deadpool.snapshot.arena.slot import region
+from deadpool.snapshot.arena.slot import SEAL_BYTES, pack_seal, region, unpack_seal
 
 _MAGIC = b"DPKEPT2\n"
 _HEADER_BYTES = len(_MAGIC) + SEAL_BYTES

@@ -13,10 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from deadpool.errors import StateError
-from deadpool.snapshot.copying.plan_check import PlanCheck
-from deadpool.snapshot.record.checkpoint_names import CheckpointNames, RankSets
+from deadpool.snapshot.copying.moves import PlanCheck
 from deadpool.snapshot.record.layout import BulkRegion, Packer, SlotLayout, TensorEntry, encode_layout, packing_order
-from deadpool.snapshot.record.placement import dtensor_spec_of
+from deadpool.snapshot.record.placement import CheckpointNames, RankSets, dtensor_spec_of
 from deadpool.snapshot.record.tensors import local_part, require_storable, shard_in
 from deadpool.snapshot.state.buffers import BufferStage, Signature, signature_of
 from deadpool.snapshot.state.objects import Key, Objects, ProtectedOptimizer, describe

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deadpool.snapshot.copying.cuda import Addresses
-from deadpool.snapshot.copying.cuda_aside import Clones
+from deadpool.snapshot.copying.cuda import Addresses, Clones
 from deadpool.snapshot.copying.moves import CopyPiece, TensorRun
 
 

@@ -22,10 +22,8 @@ import torch
 from torch import Tensor
 
 from deadpool.errors import DeviceError
-from deadpool.snapshot.copying.bandwidth_cost import memory_bytes_per_s
-from deadpool.snapshot.copying.copy_stats import CaptureCost, CopyStats
-from deadpool.snapshot.copying.cuda import Addresses, runtime
-from deadpool.snapshot.copying.cuda_aside import Aside, aside_bytes, place_clones
+from deadpool.snapshot.copying.copy_stats import CaptureCost, CopyStats, memory_bytes_per_s
+from deadpool.snapshot.copying.cuda import Addresses, Aside, aside_bytes, place_clones, runtime
 from deadpool.snapshot.copying.cuda_batches import CudaBatch, cut_batches, fill, gathered
 from deadpool.snapshot.copying.lanes import COMPLETE, CopyBatch, LaneCopy, Mark
 from deadpool.snapshot.copying.moves import CopyPiece, Moves, TensorRun, cut_piece
@@ -201,7 +199,7 @@ class CudaLane:
         torch.cuda.current_stream(self.device).wait_stream(self._stream)  # type: ignore[no-untyped-call]
 
     def drain(self) -> None:
-        """Waits for a mark first, so that trainer/recovery/unwind_watchdog.py sees this thread sleep in torch."""
+        """Waits for a mark first, so that trainer/recovery/unwinding.py sees this thread sleep in torch."""
         for stream in (torch.cuda.current_stream(self.device), self._stream):
             self.record(stream).wait()
         torch.cuda.synchronize(self.device)

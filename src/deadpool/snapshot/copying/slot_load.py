@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.arena.progress import Progress
+from deadpool.snapshot.arena.slot import Progress
 from deadpool.snapshot.copying.moves import Array, Moves, make_moves
 from deadpool.snapshot.record.layout import BulkRegion, TensorEntry
 from deadpool.snapshot.state.objects import Key

@@ -9,7 +9,7 @@ from deadpool.errors import TransferError, WireError
 from deadpool.protocol.coding import CodingGroup, Piece, Place
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Seal
-from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.snapshot.erasure.parity_slot import Contribution
 from deadpool.snapshot.transfer.channel import TransferAddress
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk, Kind, pack_chunk, read_seal_field

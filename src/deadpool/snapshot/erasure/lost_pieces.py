@@ -19,8 +19,8 @@ from deadpool.errors import TransferError
 from deadpool.protocol.coding import CodingGroup, Piece, Place, pieces_of
 from deadpool.protocol.seal import REGIONS, Region, extent_of
 from deadpool.snapshot.erasure.block_source import BlockSource
-from deadpool.snapshot.erasure.contribution import Contribution
 from deadpool.snapshot.erasure.galois import Block, DataBlock, ParityBlock, Weights, weights
+from deadpool.snapshot.erasure.parity_slot import Contribution
 
 cached_weights = functools.lru_cache(maxsize=1024)(weights)
 """All rows of a stripe have the same, as long as the same blocks are there."""

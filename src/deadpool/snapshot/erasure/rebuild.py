@@ -20,10 +20,9 @@ from deadpool.protocol.seal import DAMAGED, PIECE_BYTES, Geometry, Seal, regions
 from deadpool.snapshot.arena.checksums import checksum
 from deadpool.snapshot.arena.slot import clear_seal, region
 from deadpool.snapshot.erasure.block_source import BlockReader, BlockSource
-from deadpool.snapshot.erasure.coders import Coder, chosen_coder, clear
-from deadpool.snapshot.erasure.contribution import Contribution, coded_geometry
-from deadpool.snapshot.erasure.galois import DataBlock
+from deadpool.snapshot.erasure.galois import Coder, DataBlock, chosen_coder, clear
 from deadpool.snapshot.erasure.lost_pieces import LostPiece, LostPieces, Task
+from deadpool.snapshot.erasure.parity_slot import Contribution, coded_geometry
 from deadpool.snapshot.transfer.client import TransferClient, Watch
 from deadpool.snapshot.transfer.connection import Connection
 

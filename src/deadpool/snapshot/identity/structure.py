@@ -6,7 +6,7 @@ compared with those of the boundary before, by identity and without an object pe
 anew where they differ. A step that was cut off may have exchanged some too: a survivor gets those of the boundary back.
 
 Parameters of FSDP2 are not followed: it puts whole ones in their places during a forward pass, and keeps shards of its
-own (trainer/adapters/fsdp2_shards.py). Other DTensors are parameters like any.
+own (trainer/adapters/fsdp2.py). Other DTensors are parameters like any.
 """
 
 from __future__ import annotations

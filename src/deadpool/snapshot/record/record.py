@@ -18,7 +18,7 @@ from torch import Tensor
 
 from deadpool.errors import StateError
 from deadpool.snapshot.record.tensors import dense_part, dtype_from_name, dtype_name, from_bytes, is_dtensor, to_bytes
-from deadpool.snapshot.state.sparse import from_parts, is_sparse, parts_of
+from deadpool.snapshot.state.rng import from_parts, is_sparse, parts_of
 
 _NATIVE_TYPES = (type(None), bool, float, str, bytes, bytearray, memoryview)
 _NUMPY_KINDS = "biufcSUmM"

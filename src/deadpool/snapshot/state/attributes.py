@@ -1,12 +1,21 @@
-"""Plain attributes of modules that a script changes: dropout.p, bn.momentum, a temperature, a counter.
+"""Modes and plain attributes of modules.
 
-A newcomer has not run the steps that changed them. What differs from protect() belongs to the boundary record. Values
-are plain if they cannot change in place: numbers, strings, bytes, None, and tuples of these.
+`Attributes`: Plain attributes of modules that a script changes: dropout.p, bn.momentum, a temperature, a counter.
+
+A newcomer has not run the steps that changed them. What differs from protect() belongs to the boundary record.
+Values are plain if they cannot change in place: numbers, strings, bytes, None, and tuples of these.
 
 A flag may say what a process has done: "the cache is built". Where a module has other objects beside its plain
 attributes here than it had at the boundary, only its numbers are restored, and flags keep what they say about here.
 
 Only the main thread may use it. A boundary at which nothing was changed costs a comparison of lists in C.
+
+`capture_modes` and `restore_modes` capture the modes of parameters and modules: frozen or not, training or
+evaluating, with or without a gradient.
+
+A newcomer needs them, because it has not run the steps in which the script changed them. The contents of gradients
+are not state, but their existence is: an optimizer moves a parameter whose gradient is zero, by momentum or weight
+decay, and leaves a parameter without a gradient alone.
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ from typing import Any, cast
 from torch import nn
 
 from deadpool.snapshot.state.cures import is_off
-from deadpool.snapshot.state.objects import ModuleTrees
+from deadpool.snapshot.state.objects import ModuleTrees, Objects
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _NUMBERS = frozenset((int, float, complex))
@@ -212,3 +221,30 @@ def _set(module: nn.Module, wanted: dict[str, Any], *, everything: bool) -> None
     if everything:
         for name in _plain(module).keys() - wanted.keys():
             del live[name]
+
+
+Modes = dict[str, Any]
+
+
+def capture_modes(objects: Objects, trees: ModuleTrees, with_gradient: list[int]) -> Modes:
+    """Names parameters by their index among the protected ones, and modules by their path."""
+    params = objects.params.values()
+    return {
+        "frozen": [index for index, param in enumerate(params) if not param.requires_grad],
+        "with_gradient": with_gradient,
+        "evaluating": {
+            name: [path for path, module in modules.items() if not module.training]
+            for name, modules in trees.paths.items()
+        },
+    }
+
+
+def restore_modes(objects: Objects, trees: ModuleTrees, modes: Modes) -> None:
+    frozen = set(modes["frozen"])
+    for index, param in enumerate(objects.params.values()):
+        if param.requires_grad is (index in frozen):
+            param.requires_grad_(index not in frozen)
+    for name, paths in modes["evaluating"].items():
+        evaluating = set(paths)
+        for path, module in trees.paths[name].items():
+            module.training = path not in evaluating

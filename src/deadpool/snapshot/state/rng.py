@@ -1,11 +1,17 @@
-"""Captures and restores the random number generators of Python, numpy, and torch on the CPU and every CUDA device.
+"""Random generators and sparse tensors, as plain values.
+
+`capture_rng` and `restore_rng` capture and restores the random number generators of Python, numpy, and torch on the
+CPU and every CUDA device.
 
 Only the main thread may call it, and only at the step boundary: during a step other threads may draw from them.
+
+Sparse tensors as plain values: a boundary record stores the tensors that they consist of, exactly as they are.
 """
 
 from __future__ import annotations
 
 import random
+import warnings
 from typing import Any
 
 import numpy as np
@@ -47,3 +53,57 @@ def _restore_cuda(stored: dict[str, Any]) -> None:
         if index != here and index != stored["current"] and index < len(states):
             torch.cuda.set_rng_state(states[index], index)
     torch.cuda.set_rng_state(states[stored["current"]], here)
+
+
+_ROWS = {torch.sparse_csr: True, torch.sparse_bsr: True, torch.sparse_csc: False, torch.sparse_bsc: False}
+"""Whether the compressed dimension is that of the rows."""
+
+_LAYOUTS = {str(layout).removeprefix("torch."): layout for layout in (torch.sparse_coo, *_ROWS)}
+
+
+def is_sparse(tensor: Tensor) -> bool:
+    return tensor.layout in _LAYOUTS.values()
+
+
+def parts_of(tensor: Tensor) -> list[Any]:
+    """Returns layout, size, whether it is coalesced, requires_grad, indices and values. What is not coalesced keeps its
+    order: sums depend on it."""
+    plain = tensor.detach()
+    layout = str(plain.layout).removeprefix("torch.")
+    if plain.layout == torch.sparse_coo:
+        parts = [plain._indices(), plain._values()]
+    elif _ROWS[plain.layout]:
+        parts = [plain.crow_indices(), plain.col_indices(), plain.values()]
+    else:
+        parts = [plain.ccol_indices(), plain.row_indices(), plain.values()]
+    coalesced = plain.layout == torch.sparse_coo and plain.is_coalesced()
+    return [layout, list(plain.shape), coalesced, tensor.requires_grad, *parts]
+
+
+def from_parts(parts: list[Any]) -> Tensor:
+    name, size, coalesced, requires_grad, *tensors = parts
+    layout = _LAYOUTS[name]
+    if layout == torch.sparse_coo:
+        indices, values = tensors
+        made = torch.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced, check_invariants=False)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says of each first one that it is in beta state
+            compressed, plain, values = tensors
+            made = torch.sparse_compressed_tensor(
+                compressed, plain, values, size, layout=layout, check_invariants=False
+            )
+    return made.requires_grad_(requires_grad)
+
+
+def overwrite_sparse(live: Tensor, value: Tensor) -> bool:
+    """Makes the live tensor equal, and returns whether it could be done: the object stays the one it is."""
+    if (live.layout, live.shape, live.dtype, live.device) != (value.layout, value.shape, value.dtype, value.device):
+        return False
+    if live.layout == torch.sparse_coo:
+        live.data = value.detach()
+        return True
+    if live._nnz() != value._nnz():
+        return False
+    live.detach().copy_(value)
+    return True

@@ -19,26 +19,31 @@ from deadpool.errors import StateError
 from deadpool.protocol.messages import Part
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.arena.checksums import StateHasher
-from deadpool.snapshot.arena.progress import Progress
+from deadpool.snapshot.arena.slot import Progress
 from deadpool.snapshot.copying.bulk import BulkScanner, CopyPlan, find_live
 from deadpool.snapshot.copying.copying import Boundary, BulkCopier, MakeLane, make_lane
-from deadpool.snapshot.copying.expanded import LoadedApart, memory_to_load, write_apart
-from deadpool.snapshot.copying.rebuild import announce_write, prepare_targets, require_complete
+from deadpool.snapshot.copying.rebuild import (
+    LoadedApart,
+    announce_write,
+    memory_to_load,
+    prepare_targets,
+    require_complete,
+    write_apart,
+)
 from deadpool.snapshot.copying.slot_copy import SlotCopy
 from deadpool.snapshot.copying.slot_load import SlotLoad, make_chunks
-from deadpool.snapshot.identity.put_back import put_memory_back
+from deadpool.snapshot.identity.gradients import put_memory_back
 from deadpool.snapshot.identity.structure import LiveStructure, StructureChange
 from deadpool.snapshot.identity.uncounted_writes import UncountedWrites
-from deadpool.snapshot.record.checkpoint_names import RankSets
 from deadpool.snapshot.record.layout import decode_layout, join_record, split_record
-from deadpool.snapshot.record.replicas import choose_peers
+from deadpool.snapshot.record.placement import RankSets, choose_peers
 from deadpool.snapshot.record.tensors import dense_part, local_part, to_bytes
 from deadpool.snapshot.state import cures
 from deadpool.snapshot.state.buffers import BufferStage
 from deadpool.snapshot.state.freed_state import FreedState
 from deadpool.snapshot.state.host_state import HostState
-from deadpool.snapshot.state.metrics import find_metrics
 from deadpool.snapshot.state.objects import Key, ModuleTrees, describe, sort_objects
+from deadpool.snapshot.state.own_state import find_metrics
 from deadpool.snapshot.state.state_parts import parts_of
 
 _SMALLEST_RECORD_CAPACITY = 256 << 10

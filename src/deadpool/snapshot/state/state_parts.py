@@ -1,31 +1,90 @@
-"""The digests of all parts of a rank's state, for the audit of exactness: which part differs, if one does.
+"""The digests of a rank's state, part by part.
 
-Tensors in host memory are read as they are. Those of a device are added up on it, each element times an odd number of
-its own, modulo 2**64: a single changed element always shows, and several only fail to by a chance of 2**-64 or so.
+`parts_of`: the digests of all parts of a rank's state, for the audit of exactness: which part differs, if one does.
 
-What an exact script computes again is equal, and decides. These do not: floats of objects, which may be times; what the
-integrations keep of their frameworks, such as logs and progress bars; attributes of modules, whose flags say what a
-process has done; and gradients that no optimizer took, which may be zeroed before one does.
+Tensors in host memory are read as they are. Those of a device are added up on it, each element times an odd number
+of its own, modulo 2**64: a single changed element always shows, and several only fail to by a chance of 2**-64 or
+so.
+
+What an exact script computes again is equal, and decides. These do not: floats of objects, which may be times; what
+the integrations keep of their frameworks, such as logs and progress bars; attributes of modules, whose flags say
+what a process has done; and gradients that no optimizer took, which may be zeroed before one does.
+
+`split_floats` and `pick` take the floats out of an encoded record: what else differs between two processes is no
+time.
+
+An object that a script passes may measure time, and times differ in every process. They are floats: so the floats of
+an object are compared apart from the rest of it. Those of tensors and numpy arrays stay where they are.
 """
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+import msgpack
+import numpy as np
 import torch
 from torch import Tensor
 
 from deadpool.protocol.messages import Part
-from deadpool.protocol.messages.audits import PartKind
+from deadpool.protocol.messages.rehearsals import PartKind
 from deadpool.snapshot.arena.checksums import checksum, combine_pieces
 from deadpool.snapshot.copying.bulk import find_live
-from deadpool.snapshot.record.floats import pick, split_floats
-from deadpool.snapshot.record.record import encode
+from deadpool.snapshot.record.record import code_of, encode
 from deadpool.snapshot.record.tensors import integer_view, local_part, to_bytes
 from deadpool.snapshot.state.host_state import HostParts
 from deadpool.snapshot.state.loaders import LoaderPosition
 from deadpool.snapshot.state.objects import ModuleTrees, Objects, describe
-from deadpool.snapshot.state.sparse import is_sparse
+from deadpool.snapshot.state.rng import is_sparse
+
+_CONTAINERS = frozenset(map(code_of, (tuple, set, frozenset, OrderedDict, defaultdict, deque, Counter)))
+_COMPLEX, _NUMPY_SCALAR = code_of(complex), code_of(np.generic)
+_FLOATING = "fc"
+
+
+def split_floats(data: bytes) -> tuple[bytes, bytes]:
+    """Returns what encode() made without its floats, and these in their order. Nothing is decoded on a device."""
+    found: list[Any] = []
+    rest = _without(_unpack(data), found)
+    return _pack(rest), _pack(found)
+
+
+def pick(data: bytes, names: tuple[str, ...]) -> bytes:
+    """Returns the encoded entries of these names of an encoded dict."""
+    entries = _unpack(data)
+    return _pack({name: entries[name] for name in names if entries.get(name)})
+
+
+def _without(value: Any, found: list[Any]) -> Any:
+    match value:
+        case float():
+            found.append(value)
+            return None
+        case msgpack.ExtType(code=code, data=payload):
+            if code in _CONTAINERS:
+                return msgpack.ExtType(code, _pack(_without(_unpack(payload), found)))
+            if code == _COMPLEX or (code == _NUMPY_SCALAR and np.dtype(_unpack(payload)[0]).kind in _FLOATING):
+                found.append(payload)
+                return None
+            return value
+        case list():
+            return [_without(each, found) for each in value]
+        case dict():
+            return {key: _without(each, found) for key, each in value.items()}
+        case _:
+            return value
+
+
+def _pack(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
+    return packed
+
+
+def _unpack(data: bytes) -> Any:
+    return msgpack.unpackb(data, ext_hook=msgpack.ExtType, strict_map_key=False, unicode_errors="surrogatepass")
+
 
 MOST_PARTS = 512
 """Tensors of one kind that are told apart by name. Where there are more, neighbours share a part."""

@@ -1,4 +1,11 @@
-"""The client's streams to one peer: opened when needed, kept between transfers, used by one transfer at a time."""
+"""A client's streams to one peer, from the greeting on.
+
+`authenticate` opens a stream between two agents: with TLS if the job uses it, then both sides prove that they know
+the secret.
+
+`Channel` and `ChannelPool`: the client's streams to one peer: opened when needed, kept between transfers, used by
+one transfer at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +13,43 @@ import socket
 import threading
 from collections.abc import Callable
 
-from deadpool.errors import TransferError
+from deadpool.errors import TransferError, VersionMismatch, WireError
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
-from deadpool.snapshot.transfer.greeting import authenticate
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.handshake import PLAIN, Handshake, Role
+from deadpool.wire.secret import Credentials
+from deadpool.wire.tls import carrier_of_server
+
+
+def authenticate(connection: Connection, credentials: Credentials, role: Role) -> None:
+    """Raises WireError if the peer does not belong to this job, and ConnectionLost if it is too slow."""
+    carrier = _encrypt(connection, credentials, role)
+    handshake = Handshake(credentials.secret, role, "data", carrier)
+    connection.send_raw(handshake.opening())
+    while not handshake.done:
+        data = bytearray(handshake.needed)
+        connection.receive_into(memoryview(data))
+        try:
+            answer = handshake.feed(bytes(data))
+        except VersionMismatch as error:
+            connection.send_raw(error.last_words)
+            raise VersionMismatch(f"{connection.peer} is refused: {error.found}") from error
+        except WireError as error:
+            raise WireError(f"{connection.peer} does not belong to this job: {error}") from error
+        connection.send_raw(answer)
+
+
+def _encrypt(connection: Connection, credentials: Credentials, role: Role) -> bytes:
+    """Encrypts the connection if the job uses TLS. Returns the identity of its carrier, which the proof includes."""
+    if credentials.tls is None:
+        return PLAIN
+    if role == "client":
+        return carrier_of_server(connection.encrypt(credentials.tls.client, server_side=False))
+    assert credentials.tls.server is not None, "a process that serves has a certificate"
+    connection.encrypt(credentials.tls.server, server_side=True)
+    return credentials.carrier
+
 
 TransferAddress = tuple[str, int]
 

@@ -1,7 +1,13 @@
-"""The client of the data plane, one per agent: pushes this node's snapshots to holders and pulls those of lost ranks.
+"""The client of the data plane, and what it is asked to do.
+
+`TransferClient`: the client of the data plane, one per agent: pushes this node's snapshots to holders and pulls
+those of lost ranks.
 
 Both calls block, so the caller makes them in a thread. Streams to a peer stay open between calls, because a push
 happens at every captured step.
+
+`PushRequest`, `ContributeRequest` and `PullRequest`: what a transfer client is asked to do: one value per snapshot
+that is pushed or pulled.
 """
 
 from __future__ import annotations
@@ -11,15 +17,15 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from deadpool.errors import CopyDamaged, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import Digest, Region, Seal, extent_of, regions_sent
-from deadpool.snapshot.arena.seal_bytes import pack_seal
-from deadpool.snapshot.arena.slot import clear_seal, region
-from deadpool.snapshot.erasure.contribution import Contribution
+from deadpool.protocol.seal import Digest, Geometry, Region, Seal, extent_of, regions_sent
+from deadpool.snapshot.arena.slot import clear_seal, pack_seal, region
+from deadpool.snapshot.erasure.parity_slot import Contribution
 from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
@@ -31,11 +37,53 @@ from deadpool.snapshot.transfer.frames import (
     pack_geometry,
     read_seal_field,
 )
+from deadpool.snapshot.transfer.incoming import ReceivedPieces
 from deadpool.snapshot.transfer.parity_frames import pack_contribution
-from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
-from deadpool.snapshot.transfer.requests import ContributeRequest, PullRequest, PushRequest
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRequest:
+    """A sealed slot of this node that a holder is to store. The slot must not change before the push has ended."""
+
+    address: TransferAddress  # of the holder
+    generation: Generation
+    seal: Seal
+    geometry: Geometry
+    fd: int  # of the segment that the slot lies in
+    slot_offset: int  # in that segment
+    full: bool  # with the replica region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContributeRequest:
+    """A sealed slot of this node that a member of its group is to add to its parity, as far as that is concerned.
+
+    As with a push, the slot must not change before the contribution has ended.
+    """
+
+    address: TransferAddress  # of the node that keeps the parity
+    generation: Generation
+    contribution: Contribution
+    geometry: Geometry  # of the slot
+    fd: int  # of the segment that the slot lies in
+    slot_offset: int  # in that segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullRequest:
+    """Regions of a snapshot that another node has, and the slot that they are to be written into."""
+
+    address: TransferAddress  # of the source
+    generation: Generation
+    rank: int
+    version: Version
+    regions: tuple[Region, ...]
+    digest: Digest  # that the regions must have, whatever the source says
+    geometry: Geometry
+    into: memoryview
+
 
 _STREAM_WORTH_BYTES = 4 << 20  # with less than this per stream a second stream costs more time than it saves
 _READS_AHEAD = 2

@@ -25,7 +25,7 @@ from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region, Seal, extent_of
 from deadpool.snapshot.arena.checksums import PIECE_BYTES
-from deadpool.snapshot.arena.seal_bytes import unpack_seal
+from deadpool.snapshot.arena.slot import unpack_seal
 
 BODY_LIMIT_BYTES = 16 << 10
 CHUNK_BYTES = 16 * PIECE_BYTES

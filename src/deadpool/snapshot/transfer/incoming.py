@@ -1,21 +1,79 @@
-"""Receives one snapshot into a slot of this node, over one or more streams.
+"""Snapshots that arrive at this node.
 
-When it is settled it is verified, its header is written and `stored` is called; otherwise `dropped` is called. A header
-is never written on a slot that did not arrive whole.
+`ReceivedPieces` tracks which pieces of a snapshot have arrived, and whether their digests are those of the seal.
+
+It has no lock: the caller guards it if streams share it.
+
+`Incoming` receives one snapshot into a slot of this node, over one or more streams.
+
+When it is settled it is verified, its header is written and `stored` is called; otherwise `dropped` is called. A
+header is never written on a slot that did not arrive whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from deadpool.errors import WireError
 from deadpool.protocol.causes import Refusal
-from deadpool.protocol.seal import Geometry, Seal, regions_sent
+from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Region, Seal, digest_of, extent_of, regions_sent
+from deadpool.snapshot.arena.checksums import PIECE_BYTES, combine_pieces
 from deadpool.snapshot.arena.slot import clear_seal, region, write_seal
 from deadpool.snapshot.transfer.arrival import Arrival
-from deadpool.snapshot.transfer.callbacks import Callbacks
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk
-from deadpool.snapshot.transfer.received_pieces import ReceivedPieces
+from deadpool.snapshot.transfer.parity_session import Callbacks
+
+
+class ReceivedPieces:
+    def __init__(self, extent: Extent, regions: tuple[Region, ...]) -> None:
+        self._digests: dict[Region, list[int]] = {}
+        self._claimed: dict[Region, bytearray] = {}
+        self._there: dict[Region, bytearray] = {}
+        self._extent = extent
+        for name in regions:
+            count = -(-extent_of(extent, name) // PIECE_BYTES)
+            self._digests[name] = [0] * count
+            self._claimed[name] = bytearray(count)
+            self._there[name] = bytearray(count)
+        self._missing = sum(len(digests) for digests in self._digests.values())
+
+    @property
+    def complete(self) -> bool:
+        return self._missing == 0
+
+    def claim(self, chunk: Chunk) -> None:
+        """Reserves a chunk for one writer: no byte may have two (checker (l), one writer per slot)."""
+        first, last = self._pieces(chunk)
+        claimed = self._claimed.get(chunk.region)
+        if claimed is None or any(claimed[first:last]):
+            raise WireError(f"bytes {chunk.offset}.. of region {chunk.region!r} were sent twice or not asked for")
+        claimed[first:last] = b"\1" * (last - first)
+
+    def arrived(self, chunk: Chunk, digests: list[int]) -> None:
+        first, last = self._pieces(chunk)
+        assert len(digests) == last - first
+        self._digests[chunk.region][first:last] = digests
+        self._there[chunk.region][first:last] = b"\1" * (last - first)
+        self._missing -= len(digests)
+
+    def leading_bytes(self, name: Region) -> int:
+        """Returns how many bytes of a region have arrived without a gap from its beginning."""
+        gap = self._there[name].find(0)
+        return extent_of(self._extent, name) if gap < 0 else gap * PIECE_BYTES
+
+    def mismatch(self, expect: Digest) -> str | None:
+        """Returns None if every region has the expected digest, else a text that names the first that has not."""
+        assert self.complete
+        for name, digests in self._digests.items():
+            actual, expected = combine_pieces(digests), digest_of(expect, name)
+            if actual != expected:
+                return f"{DAMAGED}: region {name!r} has digest {actual:016x} where {expected:016x} was expected"
+        return None
+
+    @staticmethod
+    def _pieces(chunk: Chunk) -> tuple[int, int]:
+        return chunk.offset // PIECE_BYTES, -(-(chunk.offset + chunk.size) // PIECE_BYTES)
 
 
 class Incoming(Arrival):

@@ -16,10 +16,9 @@ from deadpool.errors import ArenaError, WireError
 from deadpool.protocol.coding import CodingGroup, ParityLayout, Place, parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
-from deadpool.snapshot.arena.piece_digests import PieceDigests, packed_bytes, unpack_digests
-from deadpool.snapshot.arena.seal_bytes import pack_seal
-from deadpool.snapshot.erasure.contribution import Contribution
-from deadpool.snapshot.erasure.parity_slot import ParitySlot
+from deadpool.snapshot.arena.checksums import PieceDigests, packed_bytes, unpack_digests
+from deadpool.snapshot.arena.slot import pack_seal
+from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.transfer.frames import naturals, pack_geometry, read_seal_field, unpack_geometry
 
 _CODED_LIMIT_BYTES = 1 << 42

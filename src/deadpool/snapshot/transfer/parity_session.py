@@ -1,18 +1,187 @@
-"""One connection's requests for the parities of this node: to add to one, to learn what one is made of, to read one."""
+"""The parities of this node as its peers use them, and what the server asks of its agent.
+
+`ParitySession`: one connection's requests for the parities of this node: to add to one, to learn what one is made
+of, to read one.
+
+`IncomingContribution` receives what one member adds to a parity of this node, over one or more streams.
+
+Each piece is read into a buffer, checked, and only then added. A piece that is damaged is left out, the others
+count: the sender learns of it at the end, and a repeated contribution sends what is missing.
+
+The calls that a transfer server makes to its agent: the server moves bytes, the agent decides what they are for.
+
+The server's connection threads make these calls, possibly several at once. A callback must not wait for the server:
+neither fence() nor close() returns before the callbacks have returned.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from deadpool.errors import WireError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.coding import Place
-from deadpool.snapshot.arena.piece_digests import packed_bytes
-from deadpool.snapshot.transfer.callbacks import FoundParity, ParityCallbacks, TransferRefused
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.seal import DAMAGED, Geometry, Seal
+from deadpool.snapshot.arena.checksums import checksum, packed_bytes
+from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
+from deadpool.snapshot.transfer.arrival import Arrival
 from deadpool.snapshot.transfer.connection import Connection
-from deadpool.snapshot.transfer.frames import Frame, Kind, naturals
-from deadpool.snapshot.transfer.incoming_contribution import IncomingContribution
-from deadpool.snapshot.transfer.parity_frames import pack_parity, unpack_contribution, unpack_name, with_digests
+from deadpool.snapshot.transfer.frames import Chunk, Frame, Kind, naturals
+from deadpool.snapshot.transfer.parity_frames import (
+    ParityName,
+    pack_parity,
+    unpack_contribution,
+    unpack_name,
+    with_digests,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRefused:
+    """The agent refuses to store a snapshot. `reason` says more, for people, where there is more to say."""
+
+    refusal: Refusal
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A sealed slot that may be read. The arena owns the descriptor, which stays open as long as peers may read it."""
+
+    fd: int
+    offset: int
+    seal: Seal
+    geometry: Geometry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """open      returns a slot for a snapshot that a peer wants to store here. It is laid out by `geometry` and long
+              enough for what comes: all regions if seal.full, else geometry.without_replica() is enough.
+    stored    is called when the snapshot is in its slot and verified, and its header is written.
+    dropped   is called when the snapshot did not arrive whole: its writers have ended, there is no header, and the
+              slot is free again.
+    find      returns the slot of a snapshot that a peer wants to fetch.
+    """
+
+    open: Callable[[Seal, Generation, Geometry], memoryview | TransferRefused]
+    stored: Callable[[Seal], None]
+    dropped: Callable[[Seal, str], None]
+    find: Callable[[int, Version], Found | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundParity:
+    """A sealed parity that may be read, and where its slot lies. The descriptor is the arena's, as that of Found."""
+
+    fd: int
+    offset: int
+    slot: ParitySlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityCallbacks:
+    """open         returns the parity that a member of a group wants to add to. Its digests are those of its seal.
+    contributed  is called when everything of that member is in.
+    dropped      is called when not everything came: its writers have ended, and what has come stays added.
+    find         returns a parity that a peer wants to read.
+    """
+
+    open: Callable[[Contribution, Generation], ParitySlot | TransferRefused]
+    contributed: Callable[[Contribution], None]
+    dropped: Callable[[Contribution, str], None]
+    find: Callable[[ParityName], FoundParity | None]
+
+
+NO_PARITIES = ParityCallbacks(
+    open=lambda contribution, generation: TransferRefused(refusal=Refusal.OTHER_GROUP),
+    contributed=lambda contribution: None,
+    dropped=lambda contribution, reason: None,
+    find=lambda name: None,
+)
+
+
+class IncomingContribution(Arrival):
+    def __init__(
+        self,
+        *,
+        contribution: Contribution,
+        slot: ParitySlot,
+        lead: Connection,
+        callbacks: ParityCallbacks,
+        forget: Callable[[], None],
+    ) -> None:
+        """`slot` has begun the contribution."""
+        super().__init__(seal=contribution.seal, lead=lead, forget=forget)
+        self._contribution = contribution
+        self._slot = slot
+        self._callbacks = callbacks
+        self._pieces = [piece for _, piece in contribution.pieces()]
+        self._indices = {(piece.region, piece.offset): index for index, piece in enumerate(self._pieces)}
+        self._folded_before = slot.folded(contribution.member)
+        self._awaited = {index for index, folded in enumerate(self._folded_before) if not folded}
+        self._claimed: set[int] = set()
+        self._buffers: dict[Connection, bytearray] = {}
+        self._damage: str | None = None
+
+    def _there_already(self) -> bytes:
+        return self._folded_before if any(self._folded_before) else b""
+
+    def _claim(self, chunk: Chunk) -> None:
+        index = self._indices.get((chunk.region, chunk.offset))
+        if index is None or index not in self._awaited or index in self._claimed:
+            raise WireError(f"bytes {chunk.offset}.. of region {chunk.region!r} were sent twice or not asked for")
+        if chunk.size != self._pieces[index].size:
+            raise WireError(f"a contribution has {chunk.size} bytes where a piece has {self._pieces[index].size}")
+        self._claimed.add(index)
+
+    def _read(self, connection: Connection, chunk: Chunk) -> list[int]:
+        index = self._indices[chunk.region, chunk.offset]
+        view = self._buffer(connection, chunk.size)
+        connection.receive_into(view)
+        digest, expected = checksum(view), self._contribution.digests.at(self._pieces[index])
+        if digest == expected:
+            self._slot.fold(self._contribution.member, index, view)
+        else:
+            self._damage = (
+                f"{DAMAGED}: piece {self._pieces[index].number} of region {chunk.region!r} has digest "
+                f"{digest:016x} where {expected:016x} was expected"
+            )
+        return [digest]
+
+    def _buffer(self, connection: Connection, size: int) -> memoryview:
+        """One per stream, kept for all its pieces: fresh memory for each would cost more than the sum does."""
+        buffer = self._buffers.get(connection)
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[connection] = bytearray(size)
+        return memoryview(buffer)[:size]
+
+    def _arrived(self, chunk: Chunk, digests: list[int]) -> None:
+        self._awaited.discard(self._indices[chunk.region, chunk.offset])
+
+    def _is_complete(self) -> bool:
+        return not self._awaited
+
+    def _mismatch(self) -> str | None:
+        return self._damage
+
+    def _store(self) -> None:
+        self._buffers.clear()
+        try:
+            self._callbacks.contributed(self._contribution)
+        except BaseException as error:
+            self._drop(Refusal.BROKEN_OFF, f"the node could not record it: {error}")
+            raise
+        self._tell_stored()
+
+    def _drop(self, refusal: Refusal, reason: str) -> None:
+        self._buffers.clear()
+        self._callbacks.dropped(self._contribution, reason)
+        self._tell_refused(refusal, reason)
+
 
 _NAME_FIELDS = 5
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from deadpool.trainer.adapters.adapter import Adapter, Negotiator
 from deadpool.trainer.adapters.ddp import DdpAdapter, ddp_modules
 from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, has_fsdp2
 from deadpool.trainer.adapters.pipeline import PipelineAdapter
-from deadpool.trainer.adapters.plain import PlainAdapter
+from deadpool.trainer.adapters.plain import Adapter, Negotiator, PlainAdapter
 
 __all__ = [
     "Adapter",

@@ -1,10 +1,14 @@
-"""DistributedDataParallel: resets the reducer and brings it into the bucket layout of the step that is redone.
+"""DistributedDataParallel after a fault.
+
+`DdpAdapter`: DistributedDataParallel: resets the reducer and brings it into the bucket layout of the step that is
+redone.
 
 The sum over four ranks depends on where in a bucket an element lies, and two ranks with different layouts would add
 gradients of different parameters. So the redone step is exact only if every rank has the bucket layout that the
 undisturbed run has at that step. What torch does (reducer.cpp):
 
-- The first synchronised backward runs in the *first layout*, which the constructor computes (by default one bucket with
+- The first synchronised backward runs in the *first layout*, which the constructor computes (by default one bucket
+with
   all parameters), and records the order in which gradients became ready, parameter by parameter.
 - The next forward broadcasts the order of rank 0 and lays the buckets out by it: this *final layout* stays. With
   find_unused_parameters and a dynamic graph nothing is recorded, and the first layout stays. With static_graph the
@@ -17,7 +21,8 @@ undisturbed run has at that step. What torch does (reducer.cpp):
 
 Three cases remain, and all are handled without communication:
 
-- A survivor was hit after its first backward, but before or inside the broadcast: it has a complete recording and the
+- A survivor was hit after its first backward, but before or inside the broadcast: it has a complete recording and
+the
   first layout. reset() lays the buckets out by its own recording, with a group that communicates with no peer.
 - A newcomer reaches the final layout by one dry step (two with static_graph), laid out in the same way when
 rehearsing()
@@ -25,12 +30,21 @@ rehearsing()
 - Work resumes at step 0 (after a fault in step 0, or in step 1 with a rollback): a rank that has left the first layout
   has to return to it, and only a new reducer can do that. seated(0) makes one on all ranks, so that they are all alike.
 
-With static_graph there is a fourth: work resumes at step 1. Whether that step begins in the final layout depends on how
-many backwards a step has, and nothing in a reducer tells it. Only a process whose reducer has seen exactly one dry step
-is certain to be right, so every other one is replaced by such a process.
+With static_graph there is a fourth: work resumes at step 1. Whether that step begins in the final layout depends on
+how many backwards a step has, and nothing in a reducer tells it. Only a process whose reducer has seen exactly one
+dry step is certain to be right, so every other one is replaced by such a process.
 
 Assumptions: on all ranks gradients become ready in the same order as on rank 0 (every rank has the same graph), and
 every step has at least one synchronised backward.
+
+`KeptGradients` refuses gradients that stay in DDP's buckets from step to step if the number of ranks is no power of
+two.
+
+With gradient_as_bucket_view the reducer averages in two ways. A gradient that was None is multiplied by 1/n on its
+way into the bucket; one that is already there (`zero_grad(set_to_none=False)`) is divided by n. For n = 3 the
+results differ in the last bit. After a recovery the buckets are new and hold no gradient, so the redone step would
+average in the other way. Whether a script keeps its gradients shows when the first one arrives in the second step:
+one hook on one parameter, for that step only, finds out.
 """
 
 from __future__ import annotations
@@ -40,13 +54,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.backend.rehearsing.null_group import NullGroup
-from deadpool.errors import NotInPlace, StateError
-from deadpool.trainer.adapters.adapter import Adapter
+from deadpool.errors import ConfigError, NotInPlace, StateError
 from deadpool.trainer.adapters.ddp_state import averages_gradients
+from deadpool.trainer.adapters.plain import Adapter
 
 
 class DdpAdapter(Adapter):
@@ -178,3 +192,52 @@ def _make_reducer(module: Any) -> None:
         dist._register_comm_hook(module.reducer, state, hook)
     if module.mixed_precision is not None:
         module.reducer._set_mixed_precision_param_dtype(module.mixed_precision.param_dtype)
+
+
+_SECOND = 1
+
+
+class KeptGradients:
+    def __init__(self, modules: Iterable[DistributedDataParallel]) -> None:
+        self._modules: list[Any] = [module for module in modules if _averages_in_two_ways(module)]
+        self._hooks: list[Any] = []
+        self._kept = False
+
+    def enter_step(self, number: int) -> None:
+        if number == _SECOND:
+            self._stop()
+            for module in self._modules:
+                self._watch(next((each for each in module.parameters() if each.grad is not None), None))
+
+    def check(self) -> None:
+        """Called at the end of a step."""
+        self._stop()
+        if self._kept:
+            raise ConfigError(
+                "gradients stay in the buckets of DistributedDataParallel from step to step, and the number of ranks "
+                "is no power of two: after a fault torch would average them by another operation, and losses would "
+                "differ in the last bit. Call zero_grad() without set_to_none=False, or leave out "
+                "gradient_as_bucket_view=True"
+            )
+
+    def _watch(self, param: Tensor | None) -> None:
+        if param is None:
+            return
+
+        def arriving(_: Tensor) -> None:
+            self._kept = self._kept or param.grad is not None
+            hook.remove()
+
+        hook = param.register_hook(arriving)
+        self._hooks.append(hook)
+
+    def _stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+
+def _averages_in_two_ways(module: Any) -> bool:
+    ranks = dist.get_world_size(module.process_group)
+    hooks = getattr(module, "_comm_hooks", ())
+    return module.gradient_as_bucket_view and ranks & (ranks - 1) != 0 and not hooks

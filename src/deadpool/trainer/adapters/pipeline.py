@@ -1,33 +1,90 @@
-"""torch.distributed.pipelining: clears what a cut-off step leaves in schedules, and keeps what the first one agreed on.
+"""torch.distributed.pipelining after a fault.
 
-A schedule clears caches of its stages when a step begins, but not all of them: the losses of the step that was cut off
-would be taken for those of the redone one, receives that were posted are refused a second time, and gradients of inputs
-add up. reset() clears everything that belongs to one step.
+`PipelineAdapter`: torch.distributed.pipelining: clears what a cut-off step leaves in schedules, and keeps what the
+first one agreed on.
 
-In its first step a schedule initialises itself: the stages vote whether shapes are known beforehand, and if not, they
-pass on the metadata of activations and gradients, found by a real forward and backward of one microbatch. To repeat
-that after a recovery would cost the way of one microbatch through the whole pipeline and back, and would change state
-(torch forks the RNG around it, but buffers such as the statistics of batch norm are updated). So it is not repeated:
-survivors keep the metadata, and a newcomer has it from its dry step, in which the recorded collectives replace its
-neighbours. Exactness therefore needs that step, also of a newcomer for which survivors wait.
+A schedule clears caches of its stages when a step begins, but not all of them: the losses of the step that was cut
+off would be taken for those of the redone one, receives that were posted are refused a second time, and gradients of
+inputs add up. reset() clears everything that belongs to one step.
 
-This requires the same initialisation on all ranks, and they may differ: a rehearsal may have failed, a schedule may be
-in evaluation mode, or may have been used first after the rehearsed steps. So each rank reports how far its schedules
-are initialised (agreement()), the coordinator compares, and if any rank differs, all of them initialise anew in the
-redone step. When work resumes at step 0, the undisturbed run has not initialised either, so seated(0) forgets it too.
+In its first step a schedule initialises itself: the stages vote whether shapes are known beforehand, and if not,
+they pass on the metadata of activations and gradients, found by a real forward and backward of one microbatch. To
+repeat that after a recovery would cost the way of one microbatch through the whole pipeline and back, and would
+change state (torch forks the RNG around it, but buffers such as the statistics of batch norm are updated). So it is
+not repeated: survivors keep the metadata, and a newcomer has it from its dry step, in which the recorded collectives
+replace its neighbours. Exactness therefore needs that step, also of a newcomer for which survivors wait.
+
+This requires the same initialisation on all ranks, and they may differ: a rehearsal may have failed, a schedule may
+be in evaluation mode, or may have been used first after the rehearsed steps. So each rank reports how far its
+schedules are initialised (agreement()), the coordinator compares, and if any rank differs, all of them initialise
+anew in the redone step. When work resumes at step 0, the undisturbed run has not initialised either, so seated(0)
+forgets it too.
+
+Finds the pipeline schedules that the script makes, because users pass modules to protect(), not schedules.
+
+The constructor of every schedule calls that of _PipelineSchedule, which is wrapped before the script runs, so that
+schedules made after protect() are known too. They are held by weak references, in order of creation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from deadpool.backend import torch_versions
-from deadpool.backend.torch_versions import FSDPModule
-from deadpool.trainer.adapters.adapter import Adapter
-from deadpool.trainer.adapters.pipeline_schedules import infers_shapes, schedules, stages_of
+from deadpool.backend.torch_versions import FSDPModule, PipelineSchedule, PipelineStage
+from deadpool.trainer.adapters.plain import Adapter
+
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+_inferring: weakref.WeakSet[Any] = weakref.WeakSet()  # stages to which the script gave no shapes
+
+
+def watch_schedules() -> None:
+    """Called once per process, before the script's first line."""
+    call_after_init(PipelineSchedule, lambda schedule: _known.__setitem__(next(_numbers), schedule))
+    call_after_init(PipelineStage, _note_shapes)
+
+
+def call_after_init(kind: Any, then: Callable[[Any], None]) -> None:
+    """Makes the constructor of `kind` call `then` with each new object. A second call for a class does nothing."""
+    if hasattr(kind.__init__, "__wrapped__"):
+        return
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(made: Any, *arguments: Any, **keywords: Any) -> None:
+        original(made, *arguments, **keywords)
+        then(made)
+
+    kind.__init__ = init
+
+
+def _note_shapes(stage: Any) -> None:
+    if getattr(stage, "inputs_meta", None) is None:
+        _inferring.add(stage)
+
+
+def infers_shapes(stage: Any) -> bool:
+    """Whether the stage finds its shapes by running. Shapes that the script gave must not be forgotten, or torch 2.11
+    would run a microbatch to find them."""
+    return stage in _inferring
+
+
+def schedules() -> list[Any]:
+    return list(_known.values())
+
+
+def stages_of(schedule: Any) -> list[Any]:
+    """One stage, or several with interleaving; none if the constructor raised."""
+    stage = getattr(schedule, "_stage", None)
+    return list(getattr(schedule, "_stages", [])) if stage is None else [stage]
+
 
 # Since torch 2.9 there is a pair for each kind of schedule, before that a single flag; since 2.15 one more for the
 # connections between stages.

@@ -16,11 +16,10 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
 from deadpool.backend.self_test import RANK, SIZE, require
-from deadpool.trainer.adapters.adapter import Adapter
 from deadpool.trainer.adapters.ddp import DdpAdapter
 from deadpool.trainer.adapters.fsdp2 import Fsdp2Adapter, param_groups, watch_shards
-from deadpool.trainer.adapters.pipeline import FLAGS, PipelineAdapter
-from deadpool.trainer.adapters.pipeline_schedules import schedules, watch_schedules
+from deadpool.trainer.adapters.pipeline import FLAGS, PipelineAdapter, schedules, watch_schedules
+from deadpool.trainer.adapters.plain import Adapter
 
 _WIDTH = 2 * SIZE
 

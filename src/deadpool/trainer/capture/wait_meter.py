@@ -27,7 +27,7 @@ import torch
 
 from deadpool.protocol.messages import WAITS_FOR_DATA, WAITS_FOR_PEERS
 from deadpool.trainer.capture.device_meter import DeviceMeter
-from deadpool.trainer.recovery.unwind_watchdog import is_inside_torch
+from deadpool.trainer.recovery.unwinding import is_inside_torch
 
 PERIOD_S = 0.1
 """The mean time between two samples. It varies at random: regular samples would see the same part of each step."""

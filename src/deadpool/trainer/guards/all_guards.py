@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
-from deadpool.trainer.guards.drawn_batches import DrawnBatches
+from deadpool.trainer.guards.distributed_objects import PendingHandles
 from deadpool.trainer.guards.guard import Guard
-from deadpool.trainer.guards.pending_handles import PendingHandles
+from deadpool.trainer.guards.loaders import DrawnBatches, UnknownLoaders
 from deadpool.trainer.guards.state_in_variables import StateInVariables
-from deadpool.trainer.guards.unknown_loaders import UnknownLoaders
 from deadpool.trainer.process import torch_check
 from deadpool.trainer.process.session import Session
 

@@ -1,17 +1,31 @@
-"""Finds gradients that one step leaves and a later step's optimizer uses: an optimizer that steps every third step.
+"""Gradients that a script carries from one step to the next, and where it keeps them.
+
+`CarriedGradients` finds gradients that one step leaves and a later step's optimizer uses: an optimizer that steps
+every third step.
 
 The contents of gradients are in no snapshot, so the step that is redone would begin with zeros. That a gradient is
-alive at a boundary proves nothing, because most scripts drop it at the start of the next step. So for few parameters it
-is looked at when the first gradient of a step arrives: is something there still? And it counts only if the optimizer
-then takes it: a GAN's generator leaves gradients in the discriminator, which drops them before its own turn. An
-optimizer that takes what nobody has touched since the boundary is named too.
+alive at a boundary proves nothing, because most scripts drop it at the start of the next step. So for few parameters
+it is looked at when the first gradient of a step arrives: is something there still? And it counts only if the
+optimizer then takes it: a GAN's generator leaves gradients in the discriminator, which drops them before its own
+turn. An optimizer that takes what nobody has touched since the boundary is named too.
 
 Gradients that FSDP2 adds up in shards arrive otherwise, and are not seen here.
+
+`is_of_script`, `frames_of_script` and `find_objects`: the frames of the script that stand around its loop, and the
+objects in their variables.
+
+While a guard is asked, the script waits in `for step in job.steps(n)` or `next(steps)`: its frames are on the stack,
+between those of DeadPool that called the script and those of the step. Frames of libraries in between, such as a
+progress bar around the steps, are left out. No frame is kept, because that would keep what its variables hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +33,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from deadpool.snapshot.record.tensors import local_part
-from deadpool.trainer.guards.findings import Findings
-from deadpool.trainer.guards.guard import is_due
-from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.guards.guard import Findings, Rule, is_due
 
 _LOOKED_AT = 3
-_LONGEST = 64
+_MOST_ROUNDS = 64
 """Steps in a row in which a gradient that nobody takes is looked at."""
 
 
@@ -42,7 +54,7 @@ class CarriedGradients:
         self._number = number
         carried = {key for key, each in self._watched.items() if each.is_carried}
         self._rounds = self._rounds + 1 if carried else 0
-        if self._is_done or not (is_due(number) or 0 < self._rounds < _LONGEST):
+        if self._is_done or not (is_due(number) or 0 < self._rounds < _MOST_ROUNDS):
             self._watched = {}
             return
         chosen = _choose([each for each in self._params() if each.requires_grad and each.grad is not None])
@@ -123,3 +135,79 @@ def _holds_something(gradient: Tensor | None) -> bool:
     if gradient is None or gradient.layout is not torch.strided:
         return False
     return bool(local_part(gradient.detach()).any())
+
+
+_INNER_DEPTH = 3  # of containers and of the script's own objects, such as a trainer's `self`
+_MOST_ITEMS = 100  # containers with more are data
+_OWN = str(Path(__file__).parents[2])
+_PATHS = sysconfig.get_paths()
+_NOT_THE_SCRIPTS = tuple(
+    f"{folder.rstrip('/')}/"
+    for folder in {*(_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), _OWN}
+)
+
+
+def is_of_script(file: str) -> bool:
+    return not file.startswith(("<frozen", *_NOT_THE_SCRIPTS)) and not _is_installed(file)
+
+
+def _is_installed(file: str) -> bool:
+    return "/site-packages/" in file or "/dist-packages/" in file
+
+
+def frames_of_script() -> list[types.FrameType]:
+    """Innermost first."""
+    frame: types.FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        if is_of_script(frame.f_code.co_filename):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def find_objects(frames: list[types.FrameType], is_wanted: Callable[[Any], bool]) -> dict[str, Any]:
+    """Returns the objects of a kind in the variables of these frames and of their modules, by the name that a reader of
+    the script knows them by."""
+    found: dict[int, tuple[str, Any]] = {}
+    seen: set[int] = set()
+    for frame in frames:
+        for variables in (frame.f_locals, frame.f_globals):
+            for name, value in list(variables.items()):
+                for path, each in _walk(name, value, is_wanted, _INNER_DEPTH, seen):
+                    found.setdefault(id(each), (path, each))
+    return dict(found.values())
+
+
+def _walk(
+    path: str, value: Any, is_wanted: Callable[[Any], bool], depth: int, seen: set[int]
+) -> Iterator[tuple[str, Any]]:
+    if is_wanted(value):
+        yield path, value
+        return
+    if depth == 0 or id(value) in seen:
+        return
+    inner = _inside(path, value)
+    if inner:
+        seen.add(id(value))
+    for name, each in inner:
+        yield from _walk(name, each, is_wanted, depth - 1, seen)
+
+
+def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
+    kind = type(value)
+    if kind in (list, tuple) and len(value) < _MOST_ITEMS:
+        return [(f"{path}[{index}]", each) for index, each in enumerate(value)]
+    if kind is dict and len(value) < _MOST_ITEMS:
+        return [(f"{path}[{key!r}]", each) for key, each in value.items() if isinstance(key, (str, int))]
+    if not isinstance(value, (type, types.ModuleType, types.FunctionType)) and _is_own_class(kind):
+        attributes = getattr(value, "__dict__", None)
+        return [(f"{path}.{name}", each) for name, each in attributes.items()] if isinstance(attributes, dict) else []
+    return []
+
+
+def _is_own_class(kind: type) -> bool:
+    """Whether the script has defined it."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" or (isinstance(file, str) and is_of_script(str(Path(file))))

@@ -31,10 +31,15 @@ from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.messages import Rehearse
 from deadpool.trainer import first_start
-from deadpool.trainer.guards.job_folders import JobFolders, absolute
-from deadpool.trainer.guards.kept_files import KeptFiles
-from deadpool.trainer.guards.kept_removals import KeptRemovals, removed_by_command, skip_commands
-from deadpool.trainer.guards.rules import Rule
+from deadpool.trainer.guards.guard import Rule
+from deadpool.trainer.guards.kept_files import (
+    JobFolders,
+    KeptFiles,
+    KeptRemovals,
+    absolute,
+    removed_by_command,
+    skip_commands,
+)
 from deadpool.trainer.process import forked_child
 
 if TYPE_CHECKING:

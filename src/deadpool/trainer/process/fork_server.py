@@ -34,8 +34,7 @@ import msgpack
 import numpy as np
 import torch
 
-from deadpool.host.child_processes import be_called, join_network
-from deadpool.host.fork_loop import ForkLoop
+from deadpool.host.child_processes import ForkLoop, be_called, join_network
 from deadpool.trainer.process import torch_check
 
 PACKET_BYTES = 1 << 20

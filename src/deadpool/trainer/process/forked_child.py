@@ -1,8 +1,15 @@
-"""A process that the script forks inherits all of a trainer and is none: it ends as under plain python.
+"""Processes that the script forks.
 
-Its exit comes back through the frames of the trainer (`sys.exit` in a child of os.fork, or a child that reaches the end
-of the script). The agent's socket belongs to the parent, threads of ours do not exist there, and a lock may be held by
-one of them for ever. So nothing of ours runs in the child: no message, no end of a step, no end of the job.
+A process that the script forks inherits all of a trainer and is none: it ends as under plain python.
+
+Its exit comes back through the frames of the trainer (`sys.exit` in a child of os.fork, or a child that reaches the
+end of the script). The agent's socket belongs to the parent, threads of ours do not exist there, and a lock may be
+held by one of them for ever. So nothing of ours runs in the child: no message, no end of a step, no end of the job.
+
+`end_children_with_this_process` ends the processes that the script forks, such as the workers of a data loader, when
+the trainer ends in any way.
+
+Otherwise they would notice the end of their parent only after seconds, and hold its sockets and memory until then.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from deadpool.errors import StateError
+from deadpool.host.child_processes import end_with_parent
 
 _trainer: int | None = None  # the process that is the trainer; None: this is no trainer
 
@@ -78,3 +86,20 @@ def _end(code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(code)
+
+
+_fork = threading.local()
+
+
+def end_children_with_this_process() -> None:
+    os.register_at_fork(before=_prepare, after_in_child=_bind_to_parent)
+
+
+def _prepare() -> None:
+    # The kernel binds a child to the thread that forked it, so a child of another thread would end with that thread.
+    _fork.bind = end_with_parent() if threading.current_thread() is threading.main_thread() else None
+
+
+def _bind_to_parent() -> None:
+    if _fork.bind is not None:
+        _fork.bind()

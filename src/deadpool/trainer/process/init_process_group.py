@@ -18,8 +18,8 @@ import torch.distributed as dist
 from deadpool.backend.backend_factory import refuse_unknown
 from deadpool.errors import ConfigError
 from deadpool.protocol.messages import Connect, Seat
-from deadpool.trainer.process import same_torch, torch_check
-from deadpool.trainer.process.device import use_device
+from deadpool.trainer.process import torch_check
+from deadpool.trainer.process.environment import use_device
 from deadpool.trainer.process.session import Session
 
 _NAME = "init_process_group"
@@ -123,7 +123,7 @@ class DefaultGroup:
     def _compared_store(self) -> dist.Store:
         store = self._store()
         if self.made_count == 0:
-            same_torch.compare_with_rank_0(self._session.groups, store, self._session.rank)
+            torch_check.compare_with_rank_0(self._session.groups, store, self._session.rank)
         return store
 
     def _store(self) -> dist.Store:

@@ -1,9 +1,17 @@
-"""Injects faults at named moments of training, in a script that knows nothing of them.
+"""Faults at named moments of training, and how those moments are recognised.
 
-The monitor thread adds injections; the thread that reaches the moment injects the fault. It first reports the injection
-in a message that the agent finds even if this process dies right after, and then sends the signal to its own process.
-If the fault is meant for the whole node, the agent follows. While no injection waits, the only cost is a check of an
-empty tuple.
+`InjectionTriggers` injects faults at named moments of training, in a script that knows nothing of them.
+
+The monitor thread adds injections; the thread that reaches the moment injects the fault. It first reports the
+injection in a message that the agent finds even if this process dies right after, and then sends the signal to its
+own process. If the fault is meant for the whole node, the agent follows. While no injection waits, the only cost is
+a check of an empty tuple.
+
+`MomentWatch` recognises the named moments of one training step by its ops, in any script and framework.
+
+A MomentWatch is entered around the block of one step, and only if an injection waits for a moment in it. It sees
+every op that reaches torch's dispatcher, those of the autograd engine and of DDP's reducer included. It lets DTensor
+go first, so it also sees the ops on local shards and the collectives behind a DTensor. It changes none of them.
 """
 
 from __future__ import annotations
@@ -12,14 +20,125 @@ import itertools
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from deadpool.events.event import Event
 from deadpool.protocol.messages import Injected, Injection, Report
-from deadpool.trainer.process.step_moments import WATCHED, MomentWatch
+from deadpool.trainer.loop import Arguments, after_closure
 
 if TYPE_CHECKING:
     from deadpool.trainer.process.session import Session
+
+
+WATCHED = ("forward", "backward", "reduce", "clip", "optimizer")
+"""The moments inside a step's block, in the order in which they come."""
+
+_ENOUGH = {"forward": 10, "backward": 10, "reduce": 1, "clip": 1, "optimizer": 2}
+"""The number of ops of a moment after which the fault is injected. After two of an optimizer, either its step counters
+or some of the parameters are updated; a fused optimizer has updated all, but step() has not returned."""
+
+_CLIPPING = {"_foreach_norm", "linalg_vector_norm", "norm", "_foreach_clamp_min_", "_foreach_clamp_max_", "clamp_"}
+_MADE_OF_OPS = (DTensor, AsyncCollectiveTensor)
+_COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
+
+
+class MomentWatch(TorchDispatchMode):
+    """Calls `inject` once, when the step is inside the moment `at`: after some ops of it, or when it ends before that.
+    If the moment does not come, `inject` is never called."""
+
+    def __init__(self, at: str, inject: Callable[[], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._at, self._inject = at, inject
+        self._ops = 0  # of the awaited moment, so far
+        self._reading = False  # a parameter was read: the ops before that only made the batch
+        self._backward_ran = False  # since the last forward: gradients exist, or are being computed
+        self._clipping = False
+        self._optimizing = False
+        self._injected = False
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> MomentWatch:
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def close(self) -> None:
+        """Stops watching, at the end of the block or when an exception leaves it."""
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def block_ends(self) -> None:
+        """Injects the fault if its moment was the last one of the block."""
+        if self._ops:
+            self._reached()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "profiler" or FakeTensor in types:
+            return func(*args, **(kwargs or {}))  # nothing is computed: DTensor infers shapes this way
+        moment = self._moment_of(func, args, kwargs)
+        if self._ops and moment != self._at:
+            self._reached()
+        if any(kind in _MADE_OF_OPS for kind in types):
+            return NotImplemented  # its ops on local tensors come here in turn
+        result = func(*args, **(kwargs or {}))
+        if moment == self._at and (moment != "optimizer" or func._schema.is_mutable):
+            self._ops += 1
+            if self._ops >= _ENOUGH[moment]:
+                self._reached()
+        return result
+
+    def _moment_of(self, func: Any, args: Any, kwargs: Any) -> str | None:
+        namespace, _, name = func._schema.name.partition("::")
+        if self._optimizing:
+            return "optimizer"
+        reduces = namespace in _COLLECTIVES and "reduce" in name
+        if torch._C._current_autograd_node() is not None:
+            self._backward_ran, self._clipping = True, False
+            return "reduce" if reduces and self._at == "reduce" else "backward"
+        if name != "detach" and torch.is_grad_enabled() and _reads_parameter(args, kwargs):
+            self._reading, self._backward_ran = True, False  # also between two backwards: microbatches, pipelines
+        if not self._backward_ran:
+            return "forward" if self._reading else None
+        self._clipping = self._clipping or name in _CLIPPING  # reductions after this are those of norms
+        if reduces and not self._clipping:
+            return "reduce"
+        return "clip" if name in _CLIPPING else None
+
+    def _optimizer_begins(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        later = after_closure(args, kwargs, self._update_begins)
+        if later is None:
+            self._update_begins()
+        return later
+
+    def _update_begins(self) -> None:
+        self._optimizing = True
+
+    def _optimizer_ends(self, *_: Any) -> None:
+        self._optimizing = False
+        if self._at == "optimizer":
+            self._reached()
+
+    def _reached(self) -> None:
+        if not self._injected:
+            self._injected = True
+            self._inject()
+
+
+def _reads_parameter(args: Any, kwargs: Any) -> bool:
+    return any(isinstance(each, Tensor) and each.requires_grad and each.is_leaf for each in tree_leaves((args, kwargs)))
 
 
 class InjectionTriggers:

@@ -1,11 +1,20 @@
-"""Runs a user's script as a trainer: waits for a rank, sets the environment, runs the script once.
+"""A trainer process from its first rank to the end of the user's script.
 
-A script leaves things in its process that depend on the rank it ran as: singletons of packages, threads, handlers. So a
-process that has begun the script never becomes another rank and never begins it again: its agent ends it and starts a
-fresh one.
+`run_program` runs the user's program in this process as a fresh interpreter would: `python script.py` or `python -m
+name`.
 
-A spare begins the script only when the rank that it rehearses has reached its protected loop. A script that never gets
-there is unprotected, and a rehearsal would only repeat its side effects.
+The script finds the same as there: `__main__` with all its attributes, sys.argv and sys.path, and a `__main__` that
+still exists when exit handlers run. multiprocessing and pickle look all of this up, also in processes that they
+spawn.
+
+`main` runs a user's script as a trainer: waits for a rank, sets the environment, runs the script once.
+
+A script leaves things in its process that depend on the rank it ran as: singletons of packages, threads, handlers.
+So a process that has begun the script never becomes another rank and never begins it again: its agent ends it and
+starts a fresh one.
+
+A spare begins the script only when the rank that it rehearses has reached its protected loop. A script that never
+gets there is unprotected, and a rehearsal would only repeat its side effects.
 """
 
 from __future__ import annotations
@@ -14,8 +23,12 @@ import atexit
 import contextlib
 import gc
 import os
+import runpy
 import sys
 import traceback
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 
 import torch
 import torch.distributed
@@ -26,20 +39,54 @@ import torch.distributed.tensor
 
 from deadpool.errors import Inexact, Unsuitable
 from deadpool.host.notes import note
+from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Connect, Connected, Exits, Failed, Rehearse, Seat
-from deadpool.protocol.topology import Address
 from deadpool.trainer import current, first_start
-from deadpool.trainer.adapters.pipeline_schedules import watch_schedules
+from deadpool.trainer.adapters.pipeline import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
-from deadpool.trainer.control_flow import CODE_RESTART, Restart, Superseded
+from deadpool.trainer.current import CODE_RESTART, Restart, Superseded
 from deadpool.trainer.pool import join as _  # noqa: F401 (imported here so that a forked trainer need not)
 from deadpool.trainer.process import forked_child, plain_start, torch_check
-from deadpool.trainer.process.child_cleanup import end_children_with_this_process
 from deadpool.trainer.process.environment import set_environment
+from deadpool.trainer.process.forked_child import end_children_with_this_process
 from deadpool.trainer.process.init_process_group import DefaultGroup
-from deadpool.trainer.process.run_main import run_program
 from deadpool.trainer.process.session import Session
 from deadpool.trainer.recovery.collective_recording import is_of_same_torch
+
+MODULE_FLAG = "-m"
+
+
+def run_program(command: list[str]) -> None:
+    """`command` is what would follow `python`: a path, or `-m` and a name, and then the program's own arguments."""
+    sys.orig_argv = [sys.executable, "-u", *command]  # unbuffered, as torchrun runs a script
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    sys.modules["__main__"] = main
+    if command[0] == MODULE_FLAG:
+        _run_module(command[1], command[2:])
+    else:
+        _run_path(main, command[0], command[1:])
+
+
+def _run_module(name: str, arguments: list[str]) -> None:
+    """Runs the module in the namespace of `__main__`, with its `__spec__`. A name that cannot be found ends in a
+    SystemExit that says so, as with `python -m`."""
+    sys.argv = [MODULE_FLAG, *arguments]
+    sys.path[0] = str(Path.cwd())
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _run_path(main: types.ModuleType, script: str, arguments: list[str]) -> None:
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    path = os.path.abspath(script)  # noqa: PTH100 (like python, without resolving links in __file__)
+    if Path(path).is_dir() or path.endswith((".zip", ".pyz", ".pyc")):
+        runpy.run_path(path, run_name="__main__")  # rare cases, left to python
+        return
+    loader = SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None, __loader__=loader, __package__=None, __annotations__={})
+    code = compile(loader.get_data(path), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
 
 
 def main() -> None:
@@ -97,7 +144,7 @@ def _begin_live(session: Session, role: Seat) -> Connect:
 
 def _role_to_play(session: Session) -> Seat | Rehearse | None:
     """None: not yet. The agent applies the same rule to know which trainers have begun the script
-    (protocol/agent/trainers/recorded_collectives.py)."""
+    (protocol/agent/trainers/readiness.py)."""
     role = session.role
     if isinstance(role, Rehearse):
         recordings = session.recordings.get(role.rank)

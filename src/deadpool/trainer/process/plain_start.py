@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from deadpool.protocol.messages import Connect, Paused, Restore, Seat, TrainerMessage
 from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
 from deadpool.snapshot.arena.slot import read_seal
-from deadpool.trainer.control_flow import Superseded
-from deadpool.trainer.recovery import lost_peer, recovery
-from deadpool.trainer.recovery.checked_load import find_damaged
+from deadpool.trainer.current import Superseded
+from deadpool.trainer.recovery import recovery, unwinding
+from deadpool.trainer.recovery.loading import find_damaged
 from deadpool.trainer.step import DryStep
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _settle(job: Job, count: int) -> Iterator[DryStep]:
         step = DryStep(job, number)
         yield step
         if step.error is not None:
-            lost_peer.await_fence(job)  # if a lost peer was the cause, the fence ends this process here
+            unwinding.await_fence(job)  # if a lost peer was the cause, the fence ends this process here
             raise RuntimeError(f"step {number} failed when the job was begun again: {step.error}")
     for adapter in job.adapters:
         adapter.reset()

@@ -10,9 +10,9 @@ import msgpack
 import torch.distributed as dist
 
 from deadpool.errors import WireError
-from deadpool.protocol.topology import Address
+from deadpool.protocol.identity import Address
 from deadpool.wire.blocking import BlockingLink
-from deadpool.wire.credentials import Credentials
+from deadpool.wire.secret import Credentials
 
 _CONNECT_S = 10.0
 

@@ -22,7 +22,7 @@ from deadpool.backend.plain_groups import PlainGroups
 from deadpool.config.environment import AGENT_VARIABLE, HOST_VARIABLE, RENDEZVOUS_VARIABLE, TRAINER_VARIABLE
 from deadpool.events.event import Event
 from deadpool.host.child_processes import be_observed_by
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Address, Generation
 from deadpool.protocol.messages import (
     Attach,
     Audit,
@@ -56,21 +56,20 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume
 from deadpool.protocol.seal import Geometry
-from deadpool.protocol.topology import Address
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.arena.arena import Segment
-from deadpool.trainer.capture.registration import Registrar
-from deadpool.trainer.control_flow import CODE_RESTART, Superseded
+from deadpool.trainer.capture.slots import Registrar
+from deadpool.trainer.current import CODE_RESTART, Superseded
+from deadpool.trainer.guards.distributed_objects import ServedStores
 from deadpool.trainer.guards.file_guard import FileGuard
-from deadpool.trainer.guards.findings import Findings
-from deadpool.trainer.guards.served_stores import ServedStores
-from deadpool.trainer.process import device, forked_child, torch_check
+from deadpool.trainer.guards.guard import Findings
+from deadpool.trainer.process import environment, forked_child, torch_check
 from deadpool.trainer.process.injected_fault import InjectionTriggers
 from deadpool.trainer.process.rendezvous import RendezvousStore
 from deadpool.trainer.recovery.collective_recording import RecordingSchedule
-from deadpool.trainer.recovery.forward_stop import ForwardStop
-from deadpool.trainer.recovery.unwind_watchdog import UnwindWatchdog, where_script_stands
-from deadpool.wire.credentials import read_credentials
+from deadpool.trainer.recovery.stops import ForwardStop
+from deadpool.trainer.recovery.unwinding import UnwindWatchdog, where_script_stands
+from deadpool.wire.secret import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 
 GROUP_TIMEOUT_S = 1800.0
@@ -236,7 +235,7 @@ class Session:
     def leave_if_device_broke(self) -> None:
         """Called wherever an exception may come from the device. A process whose device is broken cannot go on: another
         one takes its place. It ends at once: it cannot even free what the script holds on the device."""
-        error = device.what_broke()
+        error = environment.what_broke()
         if error is None:
             return
         if sys.exception() is not None:

@@ -1,4 +1,6 @@
-"""Decides, before the first process group is made, what can be relied on in this torch.
+"""Which torch this is, whether all nodes have it, and what can be relied on in it.
+
+Decides, before the first process group is made, what can be relied on in this torch.
 
     whole     everything works that adapters and groups rely on. Whether survivors keep their processes is decided by
               the version all the same (adapters/versions.py): not every difference shows in a test
@@ -8,6 +10,14 @@
 
 The test is run in a process of its own: it makes groups, which leave threads behind, and an assumption that does not
 hold may crash. The fork server asks once per node, and its trainers inherit the answer.
+
+`name`, `compare_with_rank_0` and `different` refuse a job whose nodes have different torches.
+
+Ranks under two versions would not compute the same bits, and where one node passes the self-test of torch_check.py
+and another one does not, they would make groups in two ways that never meet. Ranks that begin a script compare
+themselves with rank 0 when they make their first group. A spare compares itself with the live rank whose recording
+it gets, before its rehearsal, and its node leaves the job, so that nobody counts on it. Ranks that begin from a
+checkpoint compare nothing: the torch of an earlier job may be another one, and they begin as spares do.
 """
 
 from __future__ import annotations
@@ -24,6 +34,8 @@ import torch
 import torch.distributed as dist
 
 from deadpool.backend import torch_versions
+from deadpool.backend.groups import Groups
+from deadpool.backend.plain_groups import PlainGroups
 from deadpool.backend.store import ReleasableStore
 from deadpool.errors import Unsuitable
 from deadpool.host.child_processes import end_with_parent
@@ -170,3 +182,27 @@ def _read(reading: int, child: int, deadline: float) -> Problem | None:
     if whose == ".":
         return None
     return Problem(text or "its self-test crashed", is_of_torch=whose == "torch")
+
+
+_KEY = "torch of rank 0"
+
+
+def name() -> str:
+    """What has to be the same on all nodes."""
+    level = verdict().level
+    lacking = "" if level is Level.WHOLE else ", which lacks something that DeadPool relies on"
+    return f"torch {torch.__version__}{lacking}"
+
+
+def compare_with_rank_0(groups: Groups | PlainGroups, store: dist.Store, rank: int) -> None:
+    """Waits for rank 0, as the group that is made next would, and as long as that."""
+    if rank == 0:
+        store.set(_KEY, name())
+    elif (theirs := groups.read(store, _KEY).decode()) != name():
+        raise different(theirs, of="rank 0")
+
+
+def different(theirs: str, *, of: str) -> Unsuitable:
+    return Unsuitable(
+        f"this node has {name()}; {of} has {theirs}: all nodes of a job need the same torch, complete or not"
+    )

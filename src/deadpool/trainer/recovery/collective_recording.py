@@ -19,7 +19,7 @@ from deadpool.backend.rehearsing.collective_replay import CollectiveReplay
 from deadpool.backend.rehearsing.recorded_collectives import Key, RecordedCollectives
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Recording, Rehearse, Seat
-from deadpool.trainer.process import same_torch, torch_check
+from deadpool.trainer.process import torch_check
 
 if TYPE_CHECKING:
     from deadpool.trainer.process.session import Session
@@ -104,7 +104,7 @@ class RecordingSchedule:
         """Unsuitable: the live rank has another one."""
         recordings = self._session.recordings.get(rank)
         if recordings is not None and not is_of_same_torch(recordings):
-            raise same_torch.different(recordings.torch, of=f"rank {rank} of the job")
+            raise torch_check.different(recordings.torch, of=f"rank {rank} of the job")
 
     def _named(self, *, start: Generation, complete: bool, book: bytes) -> Recording:
         return Recording(
@@ -113,7 +113,7 @@ class RecordingSchedule:
             complete=complete,
             book=book,
             loop_began=self._loop_began,
-            torch=same_torch.name(),
+            torch=torch_check.name(),
         )
 
     # --- in a rehearsal ----------------------------------------------------------------------------------------------
@@ -152,4 +152,4 @@ class RecordingSchedule:
 
 def is_of_same_torch(recordings: Recording) -> bool:
     """One that came with a checkpoint names none, and may be of any."""
-    return recordings.torch in ("", same_torch.name())
+    return recordings.torch in ("", torch_check.name())

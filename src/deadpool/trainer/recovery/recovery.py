@@ -26,11 +26,10 @@ from deadpool.protocol.seal import Extent, Region
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.snapshot.state import cures
 from deadpool.trainer.adapters import negotiators
-from deadpool.trainer.control_flow import Restart, Superseded
-from deadpool.trainer.process.device import drain
-from deadpool.trainer.recovery.checked_load import is_record_as_sealed, load_checked
-from deadpool.trainer.recovery.early_load import EarlyLoad, load_what_arrives
-from deadpool.trainer.shares.present_members import present_members
+from deadpool.trainer.current import Restart, Superseded
+from deadpool.trainer.process.environment import drain
+from deadpool.trainer.recovery.loading import EarlyLoad, is_record_as_sealed, load_checked, load_what_arrives
+from deadpool.trainer.shares.layout import present_members
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job

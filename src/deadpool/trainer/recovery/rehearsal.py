@@ -1,23 +1,64 @@
-"""What a spare does inside the user's loop: it runs dry steps under fake groups, then parks until it is seated."""
+"""A spare's rehearsal of a rank, and the memory that it gives back while it is parked.
+
+`run`: what a spare does inside the user's loop: it runs dry steps under fake groups, then parks until it is seated.
+
+`free_if_wanted` and `allocate`: what a parked trainer gives back with --parked-state free: the memory of its
+parameters and optimizer state, until it is seated. What it held was never the job's: a newcomer loads a snapshot
+over all of it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+
+from deadpool.config.environment import PARKED_STATE_VARIABLE
 from deadpool.errors import GroupMissing
 from deadpool.host.notes import note
 from deadpool.protocol.messages import Failed, Parked, Rehearse, Seat
-from deadpool.trainer.control_flow import Superseded
+from deadpool.snapshot.state.freed_state import FreedState
+from deadpool.trainer.current import Superseded
 from deadpool.trainer.process import forked_child
-from deadpool.trainer.recovery import parked_state, recovery
+from deadpool.trainer.recovery import recovery
 from deadpool.trainer.step import DryStep
 
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
+
+
+FREE = "free"
+_PATIENCE_S = 3.0
+_PAUSE_S = 0.02
+
+
+def free_if_wanted(job: Job) -> FreedState | None:
+    if os.environ.get(PARKED_STATE_VARIABLE) != FREE:
+        return None
+    freed = job.state.free_parked()
+    job.session.emit("parked_state_freed", bytes=freed.nbytes)
+    return freed
+
+
+def allocate(job: Job, freed: FreedState | None) -> None:
+    """The command of --while-parked is being stopped meanwhile, and may still hold the memory."""
+    if freed is None:
+        return
+    began = time.monotonic()
+    while True:
+        try:
+            freed.allocate()
+            break
+        except torch.OutOfMemoryError:
+            if time.monotonic() - began > _PATIENCE_S:
+                raise
+            time.sleep(_PAUSE_S)
+    job.session.emit("parked_state_allocated", bytes=freed.nbytes, took_s=round(time.monotonic() - began, 4))
 
 
 class _DryStepFailed(Exception):
@@ -36,10 +77,10 @@ def run(job: Job) -> Iterator[DryStep]:
         session.groups.warm_up()
         session.send(Parked(rank=rank, geometry=job.state.measure()))
         session.emit("rehearsed")
-    freed = parked_state.free_if_wanted(job) if isinstance(session.role, Rehearse) else None
+    freed = free_if_wanted(job) if isinstance(session.role, Rehearse) else None
     while True:
         seat = _await_seat(job, rank)
-        parked_state.allocate(job, freed)
+        allocate(job, freed)
         freed = None
         with session.changed:
             session.core.take_seat(seat.generation, seat.rank, seat.schedule)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.events.types import BY_NAME
-from deadpool.views.dashboard.series import Series
+from deadpool.views.dashboard.words import Series
 from deadpool.views.metrics.job_fold import JobFold
 
 Record = dict[str, Any]

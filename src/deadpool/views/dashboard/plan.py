@@ -14,11 +14,10 @@ from typing import Any
 from deadpool.errors import ConfigError
 from deadpool.sizing.advice import Advice, Wishes, advise
 from deadpool.sizing.chart import Curve, curves, goodput_ticks, nines
-from deadpool.sizing.failure_mix import mix
+from deadpool.sizing.failure_history import History as Seen
+from deadpool.sizing.failure_history import mix
 from deadpool.sizing.goodput import outlook
-from deadpool.sizing.history import History as Seen
-from deadpool.sizing.inputs import GB, Inputs
-from deadpool.sizing.phases import Phases, means_of
+from deadpool.sizing.inputs import GB, Inputs, Phases, means_of
 from deadpool.sizing.protection import Scheme, parse_scheme
 from deadpool.views.dashboard import words
 from deadpool.views.dashboard.history import History

@@ -1,4 +1,13 @@
-"""Reads a job's run folder as it grows: the event log, one loss of the journal, and logs of trainers on demand."""
+"""What the page reads of a run folder.
+
+`RunFiles` reads a job's run folder as it grows: the event log, one loss of the journal, and logs of trainers on
+demand.
+
+`LossReader` follows one loss in the journal of a job: that of the first rank which logs one.
+
+`waterfall` and `trainers_of`: one fault in detail: its phases one below the other, when each rank came to which
+point, and what the logs say.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +17,158 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deadpool.events.story import PHASES
+from deadpool.events.types import BY_NAME
+from deadpool.journal.reading import PATTERN, JournalReader, Line
 from deadpool.views.dashboard.history import History, Record
 from deadpool.views.dashboard.interruptions import Interruption, interruptions
-from deadpool.views.dashboard.losses import LossReader
 from deadpool.views.dashboard.view import Job, Losses
-from deadpool.views.dashboard.waterfall import trainers_of, waterfall
+
+_TRIED = 64
+"""Files that are looked into from each end: only the first or the last stage of a pipeline has a loss."""
+_FIRST_BYTES = 65536
+
+
+class LossReader:
+    def __init__(self, folder: Path, into: Losses) -> None:
+        self._folder, self._losses = folder, into
+        self._reader: JournalReader | None = None
+        self._run = ""
+        self._last: Line | None = None
+
+    def read(self) -> None:
+        """Reads what was added since the last call."""
+        if self._reader is None:
+            self._choose()
+        if self._reader is not None:
+            for line in self._reader.read():
+                self._add(line)
+
+    def _choose(self) -> None:
+        paths = sorted(self._folder.glob(PATTERN)) if self._folder.is_dir() else []
+        tried = paths if len(paths) <= 2 * _TRIED else paths[:_TRIED] + paths[-_TRIED:]
+        for path in tried:
+            key = loss_key(_first_values(path))
+            if key:
+                self._losses.key, self._reader = key, JournalReader([path])
+                return
+
+    def _add(self, line: Line) -> None:
+        """A later run in the same file begins anew. A step that was redone was logged once."""
+        if line.run != self._run:
+            self._run, self._last = line.run, None
+            self._losses.by_step.clear()
+            self._losses.step_times.clear()
+        value = flattened(line.values).get(self._losses.key)
+        if value is not None:
+            self._losses.by_step.add(line.step, value)
+        if self._last is not None and line.step > self._last.step and line.time > self._last.time:
+            seconds = (line.time - self._last.time) / (line.step - self._last.step)
+            self._losses.step_times.add(line.time, seconds)
+        self._last = line
+
+
+def loss_key(values: dict[str, Any]) -> str:
+    """`loss` if there is one, else a key that ends so, else the first that has it in its name."""
+    keys = list(flattened(values))
+    ranked = [[key for key in keys if key == "loss"], [key for key in keys if key.endswith("loss")]]
+    ranked.append([key for key in keys if "loss" in key.lower()])
+    return next((found[0] for found in ranked if found), "")
+
+
+def flattened(values: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers by key; a/b if nested."""
+    found: dict[str, float] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found |= flattened(value, f"{prefix}{key}/")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[f"{prefix}{key}"] = float(value)
+    return found
+
+
+def _first_values(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_FIRST_BYTES)
+        values = json.loads(line)["values"]
+        return values if isinstance(values, dict) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+MARKS = ("aborted", "unwound", "built", "restored", "rebuilt", "resumed")
+MEANINGS = {
+    "detect": "from the fault until the coordinator knew of it",
+    "unwind": "every survivor comes back to its step boundary",
+    "plan": "who holds which rank, and from which version",
+    "prepare": "lost ranks are built, and state is loaded",
+    "connect": "all process groups are rebuilt",
+    "redo": "until every rank has done a new step",
+}
+_RANKS_SHOWN = 64
+
+
+def waterfall(fault: Interruption, records: list[Record]) -> dict[str, Any]:
+    """`records` are those of this cause, ordered by time."""
+    rows = _rank_rows(fault, records)
+    return {
+        **fault.facts(),
+        "phases": _phases(fault),
+        "marks": MARKS,
+        "rows": rows[:_RANKS_SHOWN],
+        "row_count": len(rows),
+        "story": [_line(record, fault.began) for record in records if _is_told(record, fault)],
+    }
+
+
+def _is_told(record: Record, fault: Interruption) -> bool:
+    """What the coordinator did until the job had recovered; what comes later has this cause until the next fault."""
+    return record.get("rank") is None and (fault.ended is None or float(record["t"]) <= fault.ended)
+
+
+def _phases(fault: Interruption) -> list[dict[str, Any]]:
+    begin, found = 0.0, []
+    for name in PHASES:
+        if name in fault.phases_s:
+            seconds = fault.phases_s[name]
+            found.append({"name": name, "begin": begin, "seconds": seconds, "meaning": MEANINGS[name]})
+            begin += seconds
+    return found
+
+
+def _rank_rows(fault: Interruption, records: list[Record]) -> list[dict[str, Any]]:
+    """Lost ranks come first, then those that took longest."""
+    rows: dict[int, dict[str, Any]] = {}
+    for record in records:
+        if record["what"] in MARKS and isinstance(record.get("rank"), int):
+            row = rows.setdefault(record["rank"], {"rank": record["rank"], "trainer": "", "at": {}})
+            row["at"][record["what"]] = float(record["t"]) - fault.began
+            row["trainer"] = record.get("trainer") or row["trainer"]
+    lost = set(fault.ranks)
+    for rank, row in rows.items():
+        row["lost"] = rank in lost
+    return sorted(rows.values(), key=lambda row: (not row["lost"], -max(row["at"].values()), row["rank"]))
+
+
+def _line(record: Record, began: float) -> dict[str, Any]:
+    kind = BY_NAME.get(record["what"])
+    text = (kind.sentence(record) or kind.meaning) if kind is not None else record["what"]
+    return {"at": float(record["t"]) - began, "what": record["what"], "text": text[:400]}
+
+
+def trainers_of(fault: Interruption, earlier: dict[int, str], records: list[Record]) -> list[tuple[int, str, str]]:
+    """Rank, trainer and part played: those that were lost, then those that took their ranks. `earlier` says which
+    trainer held a rank before the fault."""
+    lost = [(rank, earlier[rank], "lost") for rank in fault.ranks if rank in earlier]
+    gone = {trainer for _, trainer, _ in lost}
+    new = {
+        (record["rank"], record["trainer"], "took over")
+        for record in records
+        if record.get("rank") in fault.ranks and record.get("trainer") and record["trainer"] not in gone
+    }
+    return lost + sorted(new)
+
 
 _EXCERPT_BYTES = 4000
 _EXCERPTS = 6

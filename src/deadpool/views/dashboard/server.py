@@ -13,9 +13,9 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from deadpool.errors import ConfigError
-from deadpool.protocol.topology import LAST_PORT
-from deadpool.views.dashboard.access_token import is_allowed
+from deadpool.protocol.identity import LAST_PORT
 from deadpool.views.dashboard.feed import Feed
+from deadpool.views.dashboard.words import is_allowed
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -1,5 +1,5 @@
 """Prints the reference of all metrics."""
 
-from deadpool.views.metrics.document import document
+from deadpool.views.metrics.catalog import document
 
 print(document(), end="")

@@ -1,4 +1,10 @@
-"""Every metric that coordinators and agents expose: name, kind, labels, meaning. docs/metrics.md is made of it."""
+"""Every metric, and its reference.
+
+`Metric`: every metric that coordinators and agents expose: name, kind, labels, meaning. docs/metrics.md is made of
+it.
+
+`document`: the reference of all metrics as Markdown, from the catalog.
+"""
 
 from __future__ import annotations
 
@@ -77,3 +83,27 @@ OF_AGENT = (
     _metric("deadpool_node_sent_seconds_total", COUNTER, "Time that these transfers took, one by one.", "node"),
     _metric("deadpool_node_events_total", COUNTER, "Events that this agent has reported, by name.", "node", "event"),
 )
+
+
+_HEAD = """\
+# Metrics
+
+<!-- Generated: python -m deadpool.views.metrics > docs/metrics.md -->
+
+What a coordinator and its agents expose with `--metrics-port`; [how to use them](howto/metrics.md). Names and units
+follow the conventions of Prometheus: base units, `_total` for what only grows.
+"""
+_TABLE = "| metric | kind | labels | meaning |\n|---|---|---|---|\n"
+
+
+def document() -> str:
+    return "\n".join([_HEAD, *_section("Of the coordinator", OF_COORDINATOR), *_section("Of each agent", OF_AGENT)])
+
+
+def _section(title: str, metrics: tuple[Metric, ...]) -> list[str]:
+    return [f"## {title}\n", _TABLE + "".join(_row(metric) for metric in metrics)]
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |\n"

@@ -1,11 +1,19 @@
-"""Reads a job's event log as it grows: each call returns the records that were added since the last one."""
+"""Figures of nodes and events, as they come.
+
+`EventTail` reads a job's event log as it grows: each call returns the records that were added since the last one.
+
+`NodeFacts`: what one agent exposes: figures of its own node, each from the part of the agent that has it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from deadpool.views.metrics.recovery_fold import Histogram
 
 
 class EventTail:
@@ -38,3 +46,15 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) and "what" in record else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    node: str
+    connected: bool
+    step_times: Mapping[int, Histogram]  # by rank
+    trainers: Mapping[str, int]  # processes by state
+    arena_bytes: int
+    sent_bytes: int
+    sent_seconds: float
+    events: Mapping[str, int]  # that this agent has reported, by name

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from deadpool.views.metrics.recovery_fold import RecoveryFold
-from deadpool.views.metrics.step_times import STEP_BUCKETS_S, Histogram
+from deadpool.views.metrics.recovery_fold import STEP_BUCKETS_S, Histogram, RecoveryFold
 
 Record = dict[str, Any]
 PHASES = ("starting", "running", "recovering", "waiting", "completed", "failed")

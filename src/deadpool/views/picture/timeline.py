@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deadpool.events.story import PHASES, Record, Recovery
-from deadpool.views.picture.axis import Axis, in_words, tick_words
-from deadpool.views.picture.svg import Canvas, text_px
+from deadpool.views.picture.svg import Axis, Canvas, in_words, text_px, tick_words
 
 MEANINGS = {
     "detect": "until the fault is known",

@@ -16,10 +16,9 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Node, Pod, Secret
 from lightkube.types import PatchType
 
-from deadpool.clusters.kubernetes.crd import GROUP, KIND, PLURAL, VERSION
+from deadpool.clusters.kubernetes.job_objects import GROUP, KIND, PLURAL, VERSION
 from deadpool.clusters.kubernetes.job_state import MADE_FROM
-from deadpool.clusters.kubernetes.operator.lost_pods import JOINED, PodView
-from deadpool.clusters.kubernetes.operator.unscheduled import scheduler_message
+from deadpool.clusters.kubernetes.operator.status import JOINED, PodView, scheduler_message
 from deadpool.clusters.kubernetes.pods import AGENT, COORDINATOR, labels_of
 from deadpool.clusters.kubernetes.spec import state_name
 

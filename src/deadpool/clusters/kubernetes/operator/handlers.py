@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from deadpool.clusters.kubernetes.crd import GROUP, PLURAL, VERSION
+from deadpool.clusters.kubernetes.job_objects import GROUP, PLURAL, VERSION
 from deadpool.errors import ConfigError
 
 if TYPE_CHECKING:

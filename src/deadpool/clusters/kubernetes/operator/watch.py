@@ -9,24 +9,25 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from deadpool.clusters.kubernetes.job_state import MADE_FROM, OUTCOME, REASON
-from deadpool.clusters.kubernetes.objects import objects
-from deadpool.clusters.kubernetes.operator.lost_pods import LostPods, PodView
+from deadpool.clusters.kubernetes.job_objects import objects
+from deadpool.clusters.kubernetes.job_state import MADE_FROM, OUTCOME, REASON, ask_leader
 from deadpool.clusters.kubernetes.operator.status import (
     INVALID,
+    LOOK_AGAIN_S,
     SPARES,
     WAITING,
+    LostPods,
+    PodView,
     changes,
     changes_without_effect,
     described,
     ended,
+    in_words,
 )
-from deadpool.clusters.kubernetes.operator.unscheduled import LOOK_AGAIN_S, in_words
-from deadpool.clusters.kubernetes.probe import ask_leader
 from deadpool.clusters.kubernetes.spec import JobSpec, checked_name, job_spec, state_name
 from deadpool.errors import ConfigError
-from deadpool.protocol.topology import Address
-from deadpool.wire.credentials import Credentials
+from deadpool.protocol.identity import Address
+from deadpool.wire.secret import Credentials
 from deadpool.wire.tls import OFF, load_tls
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class JobWatch:
         return spec
 
     def _owner(self) -> dict[str, Any]:
-        from deadpool.clusters.kubernetes.crd import GROUP, KIND, VERSION
+        from deadpool.clusters.kubernetes.job_objects import GROUP, KIND, VERSION
 
         own = {"name": self._name, "uid": self.body["metadata"]["uid"]}
         return {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "controller": True, **own}

@@ -16,7 +16,7 @@ from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AgentEffect, HashSlot, ToCoordinator, WriteSeal
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.inputs import Offered, PushFailed
 from deadpool.protocol.messages import (
     Captured,
@@ -32,7 +32,6 @@ from deadpool.protocol.messages import (
     SlotRef,
 )
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
-from deadpool.protocol.topology import Layout
 
 
 class Copies:

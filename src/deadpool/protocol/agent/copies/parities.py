@@ -28,11 +28,10 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     WriteSeal,
 )
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Generation, Layout, Version
 from deadpool.protocol.inputs import Offered
 from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, Parity, Plan, SlotRef
 from deadpool.protocol.seal import Digest, Geometry, Seal
-from deadpool.protocol.topology import Layout
 
 Keeper = tuple[CodingGroup, int]
 """A group, and the member whose parity is meant."""

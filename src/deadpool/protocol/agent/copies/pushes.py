@@ -15,10 +15,9 @@ from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Miss, Refusal
 from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.effects import AgentEffect, PushCopy, ToCoordinator
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.inputs import PushFailed
 from deadpool.protocol.messages import Holder, Missed, Plan, SlotRef
-from deadpool.protocol.topology import Layout
 
 PUSH_ATTEMPTS = 4
 

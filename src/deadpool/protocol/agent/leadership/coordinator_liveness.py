@@ -1,15 +1,27 @@
-"""Whether a node can reach a coordinator, and since when not.
+"""Whom a node reaches and whom it follows.
 
-Rule 20 (timeouts): agents time out the coordinator only to find another one. Training goes on
-meanwhile, and only the permit does not move.
+`CoordinatorTimeout` and `CoordinatorLiveness`: whether a node can reach a coordinator, and since when not.
+
+Rule 20 (timeouts): agents time out the coordinator only to find another one. Training goes on meanwhile, and only
+the permit does not move.
+
+`Reachability`: which other nodes this one reaches, when the coordinator asks.
+
+`TermGuard`: which coordinator a node follows. Orders of a lower term than the promised one are refused here, before
+any part of the agent sees them.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
-from deadpool.protocol.effects import earliest
-from deadpool.protocol.messages import Settings
+from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
+from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.effects import ProbePeers, earliest
+from deadpool.protocol.identity import Address
+from deadpool.protocol.inputs import PeersProbed
+from deadpool.protocol.messages import JoinRefused, OrderMessage, Probe, Probed, Settings, Shutdown, Welcome
+from deadpool.protocol.quorum import Promise
 
 UNKNOWN_SILENCE_S = 30.0
 """How long a Join may go unanswered before the node knows the job's settings: at the start thousands may connect."""
@@ -84,3 +96,48 @@ class CoordinatorLiveness:
         if self._settings is None or self._without_since is None:
             return None
         return self._without_since + self._settings.isolation_s * (2 if self.isolated else 1)
+
+
+class Reachability:
+    def __init__(self, state: AgentState) -> None:
+        self._state = state
+        self._asked: Probe | None = None
+        self._reached: set[Address] = set()  # at least once
+
+    def probe(self, order: Probe) -> None:
+        self._asked = order
+        self._state.effects.append(ProbePeers(number=order.number, peers=order.peers))
+
+    def on_probed(self, result: PeersProbed) -> None:
+        """A node that was never reached is not reported: there may be no way to it, and no need for one."""
+        asked = self._asked
+        if asked is None or asked.number != result.number:
+            return
+        self._reached.update(peer.address for peer in asked.peers if peer.node not in result.unreachable)
+        lost = [peer.node for peer in asked.peers if peer.node in result.unreachable and peer.address in self._reached]
+        self._state.tell_coordinator(Probed(generation=asked.generation, number=asked.number, unreachable=tuple(lost)))
+
+
+class TermGuard:
+    def __init__(self) -> None:
+        self.liveness = CoordinatorLiveness()
+        self.record = TakeoverRecord()
+
+    def admits(self, term: int, message: OrderMessage) -> bool:
+        """Rule 18 (one coordinator per term): a lower term than the promised one is refused, whatever it says; a
+        higher one has to ask first."""
+        promise = self.record.promise
+        match message:
+            case Welcome(term=asked, by=by):
+                return promise.allows(asked, by)
+            case JoinRefused() | Shutdown():
+                return term >= promise.term
+            case _:
+                return term == promise.term
+
+    def promise(self, welcome: Welcome) -> None:
+        """Promises a term before anything is reported to its coordinator: from then on no order of an older term may
+        change what is reported.
+        """
+        self.record.promise = Promise(term=welcome.term, to=welcome.by)
+        self.liveness.on_welcome(welcome.settings)

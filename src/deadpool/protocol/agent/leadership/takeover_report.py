@@ -7,9 +7,8 @@ sent, because the coordinator it went to may be dead by now.
 from __future__ import annotations
 
 from deadpool.protocol.agent.phase import GenerationState
-from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coding import Scheme
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import NO_GENERATION, Generation, Layout
 from deadpool.protocol.messages import (
     AgentMessage,
     Ended,
@@ -22,8 +21,8 @@ from deadpool.protocol.messages import (
     TrainerInfo,
     TrainerLost,
 )
+from deadpool.protocol.permits import CaptureSchedule
 from deadpool.protocol.quorum import Footing, Promise, Seated
-from deadpool.protocol.topology import Layout
 
 
 class TakeoverRecord:

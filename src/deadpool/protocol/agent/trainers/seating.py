@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.agent.trainers.readiness import Readiness
-from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
+from deadpool.protocol.agent.trainers.readiness import NodeRecordings, Readiness
 from deadpool.protocol.agent.trainers.trainers import Trainer, TrainerState
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.effects import ToTrainer

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.agent.trainers.end_watch import EndWatch
-from deadpool.protocol.agent.trainers.recorded_collectives import NodeRecordings
+from deadpool.protocol.agent.trainers.readiness import NodeRecordings
 from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainers import Trainer, TrainerState
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
+from deadpool.protocol.agent.trainers.watches import EndWatch
 from deadpool.protocol.causes import EndCause, FaultKind
+from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.messages import (
     Captured,
     Connected,
@@ -46,7 +47,6 @@ from deadpool.protocol.messages import (
     TrainerMessage,
     Waits,
 )
-from deadpool.protocol.structs import FeatureMessage
 
 START_ATTEMPTS = 3
 

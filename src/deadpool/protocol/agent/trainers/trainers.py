@@ -9,10 +9,9 @@ from enum import Enum
 from deadpool.events.event import Event
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.effects import AgentEffect, Emit, KillTrainer, StartTrainer, ToTrainer
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Version
 from deadpool.protocol.inputs import Activity
 from deadpool.protocol.messages import Detach, Live, Shares, ToTrainerMessage, TrainerInfo
-from deadpool.protocol.topology import Address
 
 EARLIER_START = "its rehearsal is of an earlier start"
 

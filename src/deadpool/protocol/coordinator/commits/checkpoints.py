@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from deadpool.protocol.checkpoint import Checkpoint, DurableSettings
+from deadpool.protocol.causes import Checkpoint, DurableSettings
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import (

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deadpool.protocol.capture_schedule import CaptureSchedule
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.recovery.global_plan import GlobalPlan
 from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement
-from deadpool.protocol.identity import NO_GENERATION, Version
+from deadpool.protocol.identity import NO_GENERATION, Layout, Schedule, Version
 from deadpool.protocol.messages import Copy, Inventory, Permit
-from deadpool.protocol.topology import Layout, Schedule
+from deadpool.protocol.permits import CaptureSchedule
 
 TRIAL_COMMITS = 10
 """The number of versions that have to be committed before a claim of replication counts as having been true."""

@@ -22,13 +22,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.protocol.capture_schedule import MAX_EVERY
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.identity import LEFT_OUT, Schedule
 from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead
-from deadpool.protocol.topology import LEFT_OUT, Schedule
+from deadpool.protocol.permits import MAX_EVERY
 
 MARGIN = 1.5
 """How much room the narrower interval has to leave before it is tried."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.recovery.placement import Placement
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.inventory_batches import CopyBatch, Parity
 from deadpool.protocol.messages import Copy, Permit
 from deadpool.protocol.permits import may_overwrite
 from deadpool.protocol.seal import replica_of
-from deadpool.protocol.topology import Layout
 
 AT_HOME = None
 

@@ -6,7 +6,7 @@ elected would only take the node away from the coordinator that there is.
 
 from __future__ import annotations
 
-from deadpool.protocol.coordinator.config import CoordinatorConfig
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Join, TakeoverReport
 from deadpool.protocol.quorum import Footing, Quorum, electorates, newest_plan

@@ -13,14 +13,12 @@ import math
 from collections.abc import Iterable
 from typing import assert_never
 
-from deadpool.protocol.causes import EndCause
-from deadpool.protocol.checkpoint import Checkpoint
-from deadpool.protocol.coordinator.config import CoordinatorConfig
+from deadpool.protocol.causes import Checkpoint, EndCause
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.leadership.election import Election
 from deadpool.protocol.coordinator.leadership.takeover import recover_view
-from deadpool.protocol.coordinator.outbox import Outbox
+from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
 from deadpool.protocol.effects import CoordinatorEffect, ToAgent, earliest
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.inputs import (

@@ -16,18 +16,17 @@ from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.job import JobState, Phase
-from deadpool.protocol.coordinator.membership.heartbeats import RunMonitor
 from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.recovery.faults import Faults
 from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.recovery.resumption import Resumption
-from deadpool.protocol.identity import NO_GENERATION, Generation, Version
+from deadpool.protocol.identity import NO_GENERATION, Generation, Layout, Schedule, Version
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Ended, Finished, Join, Permit, TakeoverReport
 from deadpool.protocol.quorum import Electorate, electorates, newest_plan
-from deadpool.protocol.topology import Layout, Schedule
 
 
 class Takeover:

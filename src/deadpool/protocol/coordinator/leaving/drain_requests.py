@@ -11,7 +11,7 @@ from deadpool.protocol.coordinator.leaving.drain import Drain, DrainAction, Drai
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.membership import Membership
 from deadpool.protocol.coordinator.membership.stragglers import Straggler
-from deadpool.protocol.coordinator.recovery.fencing import Fencing
+from deadpool.protocol.coordinator.recovery.faults import Fencing
 from deadpool.protocol.messages import Shutdown
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.messages import Inventory, Plan, TrainerInfo
 from deadpool.protocol.quorum import Voter
-from deadpool.protocol.topology import Address, Layout
 
 
 @dataclass(slots=True)

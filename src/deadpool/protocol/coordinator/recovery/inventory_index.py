@@ -11,15 +11,14 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.rebuilds import rebuild, source_at
-from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.inventory_batches import CopyBatch
 from deadpool.protocol.messages import Copy, Fetch, Inventory, Parity, TrainerInfo
 from deadpool.protocol.seal import Geometry, replica_of
-from deadpool.protocol.topology import Address, Layout
 
 SCANNED_POSITIONS = 30
 """The number of positions up to which all held copies are scanned; for more a list by rank is made."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.protection.coding_groups import Rack, domains, form_groups
-from deadpool.protocol.topology import Layout
+from deadpool.protocol.identity import Layout
 
 COPIES_NOWHERE = Scheme()
 LOAD_LIMIT = 2

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
-from deadpool.protocol.checkpoint import Checkpoint
+from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.membership.members import Member
+from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import Recording, Rehearse
-from deadpool.protocol.topology import Layout
 
 _REHEARSING = ("starting", "rehearsing", "parked")
 _NO_RANKS: frozenset[int] = frozenset()

@@ -13,9 +13,8 @@ from deadpool.protocol.coordinator.membership.hang import HangMonitor
 from deadpool.protocol.coordinator.membership.members import Member, steps_lost
 from deadpool.protocol.coordinator.recovery.global_plan import GlobalPlan
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
-from deadpool.protocol.identity import Generation
+from deadpool.protocol.identity import Address, Generation
 from deadpool.protocol.messages import Connect, Ended, Finished, Go, NodeConnected, NodePrepared, Release
-from deadpool.protocol.topology import Address
 
 CHECKPOINT_READ_S = 1800.0
 """How much longer nodes may take to prepare where the state of all ranks is read from a durable checkpoint."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, NoPlan, Seats
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.topology import Layout
+from deadpool.protocol.identity import Layout
 
 
 def seats_for(view: ClusterView) -> Seats | NoPlan:

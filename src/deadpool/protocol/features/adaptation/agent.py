@@ -13,7 +13,7 @@ from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.health import COUNTERS, GAUGES, REPEATS, CounterRule, GaugeRule, HealthSample
 from deadpool.protocol.inputs import FeatureInput, HealthSampled
 from deadpool.protocol.messages import Health, Sign
-from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
+from deadpool.protocol.messages.progress import DETAIL_AT_MOST, SIGNS_AT_MOST
 
 WINDOW_S = 600.0
 """Where the job does not say another one."""

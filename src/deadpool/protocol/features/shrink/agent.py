@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.agent.trainers.trainers import Trainer
+from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.messages import UsesShares
-from deadpool.protocol.structs import FeatureMessage
 
 
 class SharesUsed(AgentPart):

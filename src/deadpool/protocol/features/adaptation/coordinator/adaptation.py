@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deadpool.protocol.adaptive_bounds import CHANGES, AdaptiveBounds
+from deadpool.protocol.causes import CHANGES, AdaptiveBounds
 from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.protection.failure_rates import PRIOR_PER_S
 from deadpool.protocol.health import CERTAIN, DOUBTFUL, LIKELY, gravest, in_words

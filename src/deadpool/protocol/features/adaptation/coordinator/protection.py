@@ -31,12 +31,11 @@ from deadpool.protocol.features.adaptation.coordinator.adaptation import (
     Outlook,
     Suspect,
 )
-from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import ChosenScheme
-from deadpool.protocol.features.adaptation.coordinator.scheme_choice import SCHEME
+from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, ChosenScheme
 from deadpool.protocol.health import DOUBTFUL, LIKELY, SLOW, gravest, in_words
+from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.messages import Health, Sign
-from deadpool.protocol.messages.health import DETAIL_AT_MOST, SIGNS_AT_MOST
-from deadpool.protocol.structs import FeatureMessage
+from deadpool.protocol.messages.progress import DETAIL_AT_MOST, SIGNS_AT_MOST
 
 WINDOW_S = 600.0
 """The window over which agents count signs where the job says nothing else."""

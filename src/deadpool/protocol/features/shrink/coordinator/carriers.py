@@ -17,8 +17,8 @@ from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import Placement, place
+from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import Shares
-from deadpool.protocol.topology import Layout
 
 Block = tuple[int, ...]
 """The positions of the ranks that need each other within a share, in ascending order."""

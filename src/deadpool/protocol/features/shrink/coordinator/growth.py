@@ -6,7 +6,7 @@ from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drain, Drains
 from deadpool.protocol.coordinator.recovery.seats import seats_for
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
-from deadpool.protocol.features.shrink.coordinator.shrunk_seats import carried_in
+from deadpool.protocol.features.shrink.coordinator.vacancies import carried_in
 
 
 class Growth(CoordinatorPart):

@@ -1,0 +1,207 @@
+"""What a user orders for later: faults, and calls at events.
+
+`InjectionOrder`: Faults that a user orders to be injected: which node or rank, with which signal, and at which
+moment of training.
+
+The words for moments are defined here. An order is checked here wherever it comes from: a command, a setting, a
+test.
+
+`HookRule`: which events call which command or webhook, as `--on-event` and `--webhook` give it: EVENT,EVENT=TARGET.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from deadpool.errors import ConfigError
+from deadpool.events.types import BY_NAME
+
+MOMENTS: dict[str, str] = {
+    "forward": "in the forward pass of step N",
+    "backward": "in the backward pass of step N",
+    "reduce": "when a reduction of step N's gradients has been launched",
+    "clip": "while step N's gradients are clipped",
+    "optimizer": "in the middle of step N's optimizer",
+    "between": "after the boundary of step N, before the next step",
+    "capture": "while version N, the state after N steps, is copied into the arena",
+    "wire": "while version N is on its way to a holder",
+    "recovered": "right after a recovery, before the step is computed again (takes no step)",
+}
+
+_WORDS = ("at", "step", "node", "rank", "signal")
+_EXAMPLE = "'at=backward step=0 node=n1'"
+ORDER_HELP = f"e.g. {_EXAMPLE}; also rank=N instead of node=, and signal=SIGSTOP. Moments: " + ", ".join(MOMENTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionOrder:
+    """An order to inject a fault. If `at` is None the signal is sent at once. Else the order waits until the node or
+    rank reaches this moment of step or version `step`."""
+
+    node: str | None = None
+    rank: int | None = None
+    signal: int = signals.SIGKILL
+    at: str | None = None
+    step: int | None = None
+
+    def checked(self) -> InjectionOrder:
+        """Raises ConfigError for an order that can never be carried out."""
+        if (self.node is None) == (self.rank is None):
+            raise ConfigError(
+                "a fault needs one target: give either a node or a rank, as in --rank 0 (in --fault the word rank)"
+            )
+        if self.node == "":
+            raise ConfigError("node='' cannot be used: give the name of a node, as `deadpool status` does")
+        if self.rank is not None and self.rank < 0:
+            raise ConfigError(f"rank={self.rank} cannot be used: give 0 or more")
+        if self.at is None and self.step is not None:
+            raise ConfigError(
+                f"step={self.step} goes with a moment: give --at, or at= in --fault, one of {', '.join(MOMENTS)}"
+            )
+        if self.at is not None and self.at not in MOMENTS:
+            raise ConfigError(f"at={self.at!r} is not a moment: give one of {', '.join(MOMENTS)}")
+        self._check_step()
+        return self
+
+    def _check_step(self) -> None:
+        if self.at == "recovered" and self.step is not None:
+            raise ConfigError(
+                f"step={self.step} cannot be used: at=recovered is the next recovery, at any step. Leave the step out"
+            )
+        if self.at not in (None, "recovered") and self.step is None:
+            raise ConfigError(
+                f"at={self.at} needs a step: give --step N, or step=N in --fault; it is {MOMENTS[self.at or '']}"
+            )
+        if self.step is not None and self.step < 0:
+            raise ConfigError(f"step={self.step} cannot be used: give 0 (the first step ever) or more")
+
+    def place(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else f"node {self.node}"
+
+    def moment(self) -> str:
+        """When it will happen, in words."""
+        return MOMENTS[self.at].partition(" (")[0].replace("N", str(self.step)) if self.at else "now"
+
+
+def parse_order(text: str) -> InjectionOrder:
+    """Reads words of the form NAME=VALUE, as --fault takes them."""
+    words = dict(word.partition("=")[::2] for word in text.split())
+    unknown = sorted(set(words) - {*_WORDS})
+    if unknown:
+        raise ConfigError(
+            f"fault {text!r}: {unknown[0]!r} is not one of its words: give {', '.join(_WORDS)}, as in {_EXAMPLE}"
+        )
+    if "at" not in words:
+        raise ConfigError(f"fault {text!r} names no moment: give at=, one of {', '.join(MOMENTS)}")
+    try:
+        return InjectionOrder(
+            node=words.get("node"),
+            rank=_number("rank", words),
+            signal=signal_number(words.get("signal", "SIGKILL")),
+            at=words["at"],
+            step=_number("step", words),
+        ).checked()
+    except ConfigError as error:
+        raise ConfigError(f"fault {text!r}: {error}") from None
+
+
+def _number(name: str, words: dict[str, Any]) -> int | None:
+    try:
+        return int(words[name]) if name in words else None
+    except ValueError:
+        raise ConfigError(f"{name}={words[name]!r} is not a number: give a whole number") from None
+
+
+def signal_number(name: str) -> int:
+    full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"
+    if full not in signals.Signals.__members__:
+        raise ConfigError(f"signal={name!r} is not a signal: give e.g. SIGKILL, SIGSTOP, SIGTERM")
+    return int(signals.Signals[full])
+
+
+RECOVERED = "recovered"
+"""No event of its own: `go` after a fault or a drain."""
+ON_EVENT, WEBHOOK = "on_event", "webhook"
+HOOKS = (ON_EVENT, WEBHOOK)
+"""Names of the settings."""
+ON_EVENT_HELP = (
+    "a command for events (repeatable), as in 'recovered,no_spare,failed=logger \"$DEADPOOL_EVENT_TEXT\"'; "
+    "it gets the event as JSON on its standard input"
+)
+WEBHOOK_HELP = (
+    "a URL that events are posted to as JSON (repeatable), as in 'recovered,failed=https://HOST/PATH', or failed=@FILE "
+    "where the URL is a secret"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRule:
+    kind: str
+    events: frozenset[str]
+    target: str  # a command, a URL, or @FILE with a URL
+
+    def name_for(self, record: Mapping[str, Any]) -> str | None:
+        """Returns the name of the event by which the rule wants this record, or None if it does not."""
+        what = record["what"]
+        if what == "go" and RECOVERED in self.events and is_recovery(record):
+            return RECOVERED
+        return what if what in self.events else None
+
+    @property
+    def label(self) -> str:
+        """Names the rule for people to read. A URL may be a secret, so only its host is named."""
+        if self.kind == ON_EVENT:
+            return f"command {self.target.split()[0]}"
+        return f"webhook {self.target if self.target.startswith('@') else urlsplit(self.target).hostname}"
+
+    def url(self) -> str:
+        """Raises ConfigError where the file does not hold one."""
+        if not self.target.startswith("@"):
+            return self.target
+        try:
+            text = Path(self.target[1:]).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(
+                f"{self.target[1:]}, the file of a --webhook, cannot be read: {error.strerror}. Give EVENT=@FILE with "
+                "a file that this user can read, and a URL in it"
+            ) from None
+        return _checked_url(text, f"what the file {self.target[1:]} of a --webhook holds")
+
+
+def is_recovery(record: Mapping[str, Any]) -> bool:
+    return str(record.get("cause", "")).startswith(("fault-", "drain-", "protection-"))
+
+
+def parse_rule(kind: str, text: str) -> HookRule:
+    names, sign, target = text.partition("=")
+    events = frozenset(name.strip() for name in names.split(",") if name.strip())
+    if not sign or not events or not target.strip():
+        what = "URL" if kind == WEBHOOK else "COMMAND"
+        raise ConfigError(f"{kind}={text!r} cannot be used: give EVENT={what}, or EVENT,EVENT={what}")
+    unknown = sorted(events - BY_NAME.keys() - {RECOVERED})
+    if unknown:
+        raise ConfigError(
+            f"{kind}={text!r} cannot be used, {unknown[0]!r} is no event: give names of docs/events.md, or "
+            f"{RECOVERED}, e.g. {RECOVERED},no_spare,failed"
+        )
+    rule = HookRule(kind=kind, events=events, target=target.strip())
+    if kind == WEBHOOK and not rule.target.startswith("@"):
+        _checked_url(rule.target, "the target of a --webhook")
+    return rule
+
+
+def _checked_url(text: str, where: str) -> str:
+    """The text itself is not repeated: it may be a secret."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(f"{where} is no URL that can be posted to: give http://HOST/PATH or https://HOST/PATH")
+    return text

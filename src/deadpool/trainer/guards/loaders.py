@@ -1,0 +1,163 @@
+"""Data that is drawn where no recovery draws it again.
+
+`DrawnBatches` finds batches that are drawn before the step that uses them: `zip(loader, job.steps(n))`, or a loop
+over the loader that asks for a step inside.
+
+Such a batch lies before the boundary, in a variable: a rank that redoes the step goes on from the position behind
+it. The position of a loader is compared between the end of a step's block and the boundary that follows. A loader
+that was read to its end there was an evaluation, which is part of the step before. One draw may be anything; a draw
+behind two steps in a row is how the loop is written.
+
+`UnknownLoaders` finds iterators of torch's DataLoader that steps draw from and protect() does not know.
+
+A recovery cannot put such an iterator back: survivors go on behind the batch of the step that is redone, and a
+newcomer begins at the first one. An iterator that begins and ends within one step, as in an evaluation, is exact; so
+only one that gives batches in two steps is named. While a step is looked at, `__next__` of torch's iterators is
+replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from deadpool.snapshot.record.record import encode
+from deadpool.snapshot.state.cures import is_off
+from deadpool.snapshot.state.loaders import LoaderPosition
+from deadpool.trainer.guards.guard import Findings, Rule, is_due
+
+_IN_A_ROW = 2
+_FIRST_STEPS = 4
+"""The position of an object that is no loader is its state_dict(), which is compared in so many steps only."""
+
+
+class DrawnBatches:
+    def __init__(self, findings: Findings, stateful: Mapping[str, Any]) -> None:
+        self._findings = findings
+        self._loaders = {name: each for name, each in stateful.items() if isinstance(each, LoaderPosition)}
+        self._streams = {name: each for name, each in stateful.items() if _is_stream(each)}
+        self._seen = 0
+        self._left: dict[str, Hashable] = {}
+        self._in_a_row: dict[str, int] = {}
+
+    def enter_step(self, number: int) -> None:
+        self._left = {}
+
+    def leave_step(self, number: int) -> None:
+        if not is_off("D9"):
+            self._left = self._places()
+
+    def at_boundary(self, number: int) -> None:
+        if not self._left:
+            return
+        for name, place in self._places().items():
+            self._compare(name, self._left[name], place, number)
+        self._left = {}
+        self._seen += 1
+
+    def _compare(self, name: str, left: Hashable, place: Hashable, number: int) -> None:
+        moved = place != left and not (name in self._loaders and self._loaders[name].is_at_end)
+        self._in_a_row[name] = self._in_a_row.get(name, 0) + 1 if moved else 0
+        if self._in_a_row[name] == _IN_A_ROW:
+            self._findings.report(
+                Rule.BATCH_BEFORE_STEP,
+                f"{name} moves between the end of one step's block and the start of the next: the batch is drawn "
+                "before the step that uses it, and would be skipped where that step is redone.",
+                step=number,
+            )
+
+    def _places(self) -> dict[str, Hashable]:
+        places: dict[str, Hashable] = {name: loader.place for name, loader in self._loaders.items()}
+        if self._seen < _FIRST_STEPS:
+            places |= {name: encode(each.state_dict(), name) for name, each in self._streams.items()}
+        return places
+
+
+def _is_stream(value: Any) -> bool:
+    """Objects of the script that give one batch after the other, and loaders of torchdata's nodes."""
+    kind = type(value)
+    if isinstance(value, LoaderPosition):
+        return False
+    return isinstance(getattr(kind, "__next__", None), Callable) or (  # type: ignore[arg-type]
+        kind.__module__.startswith("torchdata.") and hasattr(kind, "__iter__")
+    )
+
+
+_ITERATOR: Any = _BaseDataLoaderIter
+_DEPTH = 4
+
+
+class UnknownLoaders:
+    def __init__(self, findings: Findings, stateful: Mapping[str, Any]) -> None:
+        self._findings, self._stateful = findings, stateful
+        self._drawn_in: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the first step of each
+        self._original: Any = None
+        self._number = 0
+        self.enabled = True  # False: a library owns the loop, and its integration the position of its loaders
+
+    def enter_step(self, number: int) -> None:
+        self._number = number
+        if self.enabled and is_due(number):
+            self._watch()
+        else:
+            self._stop()
+
+    def leave_step(self, number: int) -> None:
+        """What is drawn behind the block counts too: the next step uses it."""
+
+    def at_boundary(self, number: int) -> None:
+        if not is_due(number + 1):
+            self._stop()
+
+    def _watch(self) -> None:
+        if self._original is not None:
+            return
+        original = self._original = _ITERATOR.__next__
+
+        def draw(iterator: Any) -> Any:
+            batch = original(iterator)
+            self._on_drawn(iterator)
+            return batch
+
+        _ITERATOR.__next__ = draw
+
+    def _stop(self) -> None:
+        if self._original is not None:
+            _ITERATOR.__next__, self._original = self._original, None
+
+    def _on_drawn(self, iterator: Any) -> None:
+        first = self._drawn_in.setdefault(iterator, self._number)
+        if first == self._number or _is_stateful(iterator) or self._is_protected(iterator):
+            return
+        self._findings.report(
+            Rule.UNPROTECTED_LOADER,
+            "Steps draw from an iterator of a torch DataLoader that protect() does not know: where a step is redone, "
+            "its batch would be another one.",
+            step=self._number,
+        )
+
+    def _is_protected(self, iterator: Any) -> bool:
+        """An object of the script may keep the position of a loader that it owns."""
+        of_loader = (iterator, iterator.__dict__.get("_index_sampler"))
+        return any(_leads_to(each, of_loader, _DEPTH) for each in self._stateful.values())
+
+
+def _is_stateful(iterator: Any) -> bool:
+    module: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
+    return module is not None and isinstance(iterator, module._StatefulBaseDataLoaderIter)
+
+
+def _leads_to(value: Any, wanted: tuple[Any, ...], depth: int) -> bool:
+    if any(value is each for each in wanted if each is not None):
+        return True
+    if depth == 0 or isinstance(value, type):
+        return False
+    parts = getattr(value, "__dict__", None)
+    inner = list(parts.values()) if isinstance(parts, dict) else []
+    inner += list(value.values()) if isinstance(value, dict) else []
+    inner += list(value) if isinstance(value, (list, tuple)) and len(value) < 100 else []
+    return any(_leads_to(each, wanted, depth - 1) for each in inner)
