@@ -117,3 +117,24 @@ def test_memory_that_a_cut_off_step_has_put_into_a_parameter(bench: ShardedStage
     change(model)
     Fsdp2Adapter([model]).reset()
     assert model[1].weight._local_tensor.data_ptr() == address and not model[1].weight._local_tensor.eq(1).all()
+
+
+@pytest.mark.parametrize("change", [put_parameter, load_by_assignment])
+def test_rank_whose_cut_off_step_has_exchanged_parameters_cannot_go_on(
+    bench: ShardedStage, change: Callable[[Any], None]
+):
+    """fully_shard would gather what no snapshot is loaded into; a fresh process has neither."""
+    assert not bench.job.has_other_shards
+    change(bench.model)
+    assert bench.job.has_other_shards
+
+
+def test_rank_that_is_cut_off_in_the_middle_of_a_step_goes_on(bench: ShardedStage):
+    bench.optimizer.zero_grad()
+    loss = bench.model(torch.ones(2, 4)).sum()
+    assert not bench.job.has_other_shards
+    loss.backward()
+    assert not bench.job.has_other_shards
+    with torch.no_grad():
+        bench.model(torch.ones(2, 4))  # its root keeps whole parameters
+    assert not bench.job.has_other_shards

@@ -382,6 +382,10 @@ class Job:
                 self.capturer.begin_late(make_late_capture(self.session, decision, self._target))
 
     @property
+    def has_other_shards(self) -> bool:
+        return self._structure_news.has_other_shards
+
+    @property
     def records(self) -> tuple[bytes, ...]:
         """The records of all ranks whose work this process does, its own first."""
         return (self.record, *self.carried_records.values())

@@ -51,6 +51,11 @@ class StructureNews:
             register_optimizer_step_pre_hook(self._before_step)
 
     @property
+    def has_other_shards(self) -> bool:
+        """Whether the script has given fully_shard other parameters than those of the boundary."""
+        return not cures.is_off("D4") and self._shards.has_others(self._state.param_ids)
+
+    @property
     def is_irreplaceable(self) -> bool:
         """Whether no other process could take this rank, as far as is known: the job would end with it."""
         return self._is_irreplaceable or self._state.has_other_names or bool(self._late_groups())

@@ -60,6 +60,17 @@ class ShardWatch:
         seen, self._seen = self._seen, self._look()
         return () if seen == self._seen else tuple(self._exchanged(protected()))
 
+    def has_others(self, protected: Set[int]) -> bool:
+        """Whether fully_shard gathers parameters that are none of the protected ones, by id, or will: in the middle of
+        a step too, in which the modules may have whole ones."""
+        return any(
+            id(param.sharded_param) not in protected
+            or (param.sharded_state.name == "SHARDED" and _registered(param) is not param.sharded_param)
+            for group in self._groups
+            if group._reset_sharded_params
+            for param in group.fsdp_params
+        )
+
     def _look(self) -> list[Any]:
         shards = list(map(_shard, self._params))
         return [

@@ -73,6 +73,8 @@ def _restart_if_it_cannot_go_on(job: Job) -> None:
         restart(job, job.cannot_redo)
     if job.state.has_other_names:
         restart(job, "the step that was cut off has added or removed parameters or modules")
+    if job.has_other_shards:
+        restart(job, "the step that was cut off has given fully_shard other parameters")
     if any(a.dry_steps_change_numerics and 0 < job.number < a.dry_steps for a in job.adapters):
         restart(job, f"step {job.number} can be redone only by a process that has run no other")
 
