@@ -1,4 +1,4 @@
-"""`deadpool sim`: the protocol in a simulated world, seed by seed, with mutations, at scale.
+"""`deadpool lab sim`: the protocol in a simulated world, seed by seed, with mutations, at scale.
 
 `catch_all`: `deadpool lab sim --mutations`: break the rules of the protocol one by one, and count the seeds until
 one notices.
