@@ -82,9 +82,6 @@ def test_no_other_function_looks_for_the_run_folder():
 
 
 def _looks(function: ast.FunctionDef) -> bool:
-    names = {
-        node.func.id for node in ast.walk(function) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
     return any(isinstance(each, ast.Name) and each.id == "find_run_dir" for each in called)
 
 

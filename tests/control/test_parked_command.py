@@ -16,7 +16,8 @@ import pytest
 from waiting import LIMIT_S, wait_until, wait_until_async
 
 from deadpool.control.trainers import parked_command
-from deadpool.control.trainers.parked_command import NICENESS, ParkedCommand, _children, _children_by_parent
+from deadpool.control.trainers.parked_command import ParkedCommand
+from deadpool.control.trainers.parked_keeper import NICENESS, _children, _children_by_parent
 from deadpool.protocol.inputs import ParkedWorkEnded
 
 COMMANDS = {

@@ -16,7 +16,7 @@ The garbage collector does not look at values (`gc=False`): what is immutable fr
 a coordinator of thousands of nodes keeps a million of them.
 
 `Layout`, `Schedule` and `Address`: where ranks sit: pure functions of positions, never of node names. Where copies
-go is in coordinator/placement.py.
+go is in coordinator/recovery/placement.py.
 
 A position is a place for a node in the job's layout; it outlives the node that fills it.
 """

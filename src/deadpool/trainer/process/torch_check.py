@@ -3,7 +3,7 @@
 Decides, before the first process group is made, what can be relied on in this torch.
 
     whole     everything works that adapters and groups rely on. Whether survivors keep their processes is decided by
-              the version all the same (adapters/versions.py): not every difference shows in a test
+              the version all the same (adapters/wrappers.py): not every difference shows in a test
     plain     something does not. Nothing private is used: after a fault every rank is a fresh process, and they begin
               the script together over torch's own groups (plain_start.py)
     refused   not even that works, and the job ends with a sentence that says why

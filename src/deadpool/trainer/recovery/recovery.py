@@ -7,7 +7,7 @@
     resume    at Go
 
 `protocol/recovery_walk.py` decides what comes next; here each action is carried out. Where survivors do not keep their
-processes (adapters/versions.py), or this one cannot rebuild its groups once more, the process ends before it rests and
+processes (adapters/wrappers.py), or this one cannot rebuild its groups once more, the process ends before it rests and
 another takes its place. A newer fence in any of these stages begins the walk again from rest.
 """
 

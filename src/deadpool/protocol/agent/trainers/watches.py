@@ -4,8 +4,8 @@
 
 A process that a signal has stopped is ended soon, because the whole job waits for it and another process can take
 its rank from this node's memory. A process that is idle may well wait for another rank, so that alone means nothing:
-the coordinator is told which ranks are idle (`coordinator/hang.py`), and a rank that stays idle although it was told
-to come to rest is replaced (`unwinding.py`).
+the coordinator is told which ranks are idle (`coordinator/membership/hang.py`), and a rank that stays idle although
+it was told to come to rest is replaced (`unwinding.py`).
 
 `EndWatch`: Trainers that were released and hang at the end of their script: they are ended, so that the job ends.
 

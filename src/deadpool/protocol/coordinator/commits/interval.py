@@ -11,8 +11,9 @@ that was so. That number doubles each time a narrowing has to be taken back. The
 trainer waits for no copy longer than the budget allows, and gives the copy up. A wider interval only avoids copies
 that would be begun in vain.
 
-Stalls are what ranks estimate. What protection costs in all, with the memory and the processors that it takes from the
-script, is measured by comparing steps with and without a copy (`agent/overhead_meter.py`), and bounds the estimate.
+Stalls are what ranks estimate. What protection costs in all, with the memory and the processors that it takes from
+the script, is measured by comparing steps with and without a copy (`agent/copies/capture_costs.py`), and bounds the
+estimate.
 """
 
 from __future__ import annotations

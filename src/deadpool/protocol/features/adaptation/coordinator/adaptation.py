@@ -1,9 +1,9 @@
 """What protection a job should have now: a pure decision, from what nodes show and have done, within the user's bounds.
 
 A node is *guarded* while it looks likely to fail: its ranks get one more holder, and spares rehearse them first. Its
-hazard, in expected failures per hour, adds what its history says (`protection/failure_rates.py`) to what its signs say
-(`HAZARD`, a policy). These keep decisions from going back and forth (rule 28, protection changes slowly and within
-bounds):
+hazard, in expected failures per hour, adds what its history says (`coordinator/protection/failure_rates.py`) to what
+its signs say (`HAZARD`, a policy). These keep decisions from going back and forth (rule 28, protection changes
+slowly and within bounds):
 
     two limits   a guard begins at GUARD_FROM and ends below GUARD_UNTIL
     dwell time   what was decided about one subject stays for `dwell_s`
