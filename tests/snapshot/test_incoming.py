@@ -9,9 +9,9 @@ from deadpool.errors import TransferError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import Digest, Seal
 from deadpool.snapshot.arena.slot import read_seal
+from deadpool.snapshot.transfer.callbacks import Callbacks, TransferRefused
 from deadpool.snapshot.transfer.frames import chunks_of
 from deadpool.snapshot.transfer.incoming import Incoming
-from deadpool.snapshot.transfer.parity_session import Callbacks, TransferRefused
 
 SEAL = Seal(rank=1, version=VERSION, extent=EXTENT, digest=Digest(record=0, unique=0, replica=0), full=True)
 

@@ -7,7 +7,7 @@ I/O.
 long ends the run.
 
 The loop reads the status, ends faults that last for a while, replaces dead nodes, and injects the next fault when
-its moment has come. Decisions are made in `plan.py` (what and when), `fault_budget.py` (how many at once) and
+its moment has come. Decisions are made in `plan.py` (what and when), `plan.py` (how many at once) and
 `injected_fault.py` (recovered or not).
 """
 

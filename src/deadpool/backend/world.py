@@ -195,7 +195,7 @@ def swap(group: JoinedGroup, backends: dict[str, Any], store: dist.Store, swap_n
 
 
 def _keep_size(group: JoinedGroup, connected: int) -> None:
-    """A group keeps its size while some of its ranks have no process (present_members.py). Where a group would take its
+    """A group keeps its size while some of its ranks have no process (layout.py). Where a group would take its
     size from its default backend, it has none meanwhile, and then its size is the one that it was made with."""
     if torch_versions.groups_ask_backends() and group.parent is None:  # a group that was split off never has one
         is_whole = connected == len(group.global_ranks)

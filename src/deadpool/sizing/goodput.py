@@ -11,7 +11,7 @@ The model: the share of time in which a job computes new steps.
 
     G = A * (1 - sum r_i w_i) * exp(-sum r_i D_i) / (1 + o)
 
-A  share of time in which enough nodes are there (`spare_pool.py`) r  interruptions of kind i per second, of the
+A  share of time in which enough nodes are there (`goodput.py`) r  interruptions of kind i per second, of the
 nodes that train D  how long training stands still after one: detect, unwind, plan, prepare, connect w  work that is
 done again: from the newest complete version to the fault, lag + k T / 2 as a mean o  what captures and durable
 checkpoints cost, as a share of the step time

@@ -1,7 +1,7 @@
 """A protected training loop: it yields steps, captures a snapshot at each step boundary, and comes back after a fault.
 
 This file has the loop and the boundary of a step. The way from rest to Go after a fault is in recovery.py, a spare's
-rehearsal in rehearsal.py, and a stop between two steps that the coordinator asked for in boundary_stop.py.
+rehearsal in rehearsal.py, and a stop between two steps that the coordinator asked for in stops.py.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.deepspeed.leftovers import Bf16, Leftovers, Unfused, Zero12
-from deadpool.integrations.deepspeed.relies_on import LIBRARIES, require_supported
+from deadpool.integrations.deepspeed.relies_on import LIBRARIES
+from deadpool.integrations.deepspeed.supported import require_supported
 from deadpool.integrations.deepspeed.zero3 import Zero3
 from deadpool.integrations.library_check import require_suitable
 from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes

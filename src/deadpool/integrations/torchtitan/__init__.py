@@ -19,7 +19,7 @@ and optimizer are in memory, and the step count is put back (training.py).
 from __future__ import annotations
 
 from deadpool.integrations.library_check import importing
-from deadpool.integrations.torchtitan.hooks import LIBRARIES
+from deadpool.integrations.torchtitan.relies_on import LIBRARIES
 
 with importing(LIBRARIES):
     from deadpool.integrations.torchtitan.hooks import protect

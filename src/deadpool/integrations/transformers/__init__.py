@@ -15,7 +15,7 @@ and the random numbers of that moment are put back (training.py).
 from __future__ import annotations
 
 from deadpool.integrations.library_check import importing
-from deadpool.integrations.transformers.generation import LIBRARIES
+from deadpool.integrations.transformers.relies_on import LIBRARIES
 
 with importing(LIBRARIES):
     from deadpool.integrations.transformers.hooks import protect

@@ -12,7 +12,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from deadpool.errors import ConfigError
 from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.random_data import require_repeatable
-from deadpool.integrations.transformers.generation import LIBRARIES, QuietCallbacks
+from deadpool.integrations.transformers.generation import QuietCallbacks
+from deadpool.integrations.transformers.relies_on import LIBRARIES
 from deadpool.integrations.transformers.training import RESUMED, Training, require_known_order, require_supported
 from deadpool.trainer import current
 from deadpool.trainer.interface import Job

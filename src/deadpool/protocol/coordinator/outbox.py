@@ -25,7 +25,7 @@ from deadpool.protocol.messages import OrderMessage, Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How long each wait may last, in seconds. All are derived from one timeout in config.py."""
+    """How long each wait may last, in seconds. All are derived from one timeout in outbox.py."""
 
     node_s: float  # silence after which a node is lost
     fence_s: float  # for every survivor to come to rest

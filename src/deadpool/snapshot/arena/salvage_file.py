@@ -1,6 +1,6 @@
 """Writes a copy to a file, for a job that cannot continue, and reads it back. Owns this format; it needs no torch.
 
-    DPKEPT2 LF | seal (seal_bytes.py) | record | unique | replica
+    DPKEPT2 LF | seal (slot.py) | record | unique | replica
 
 The seal says how long each region is. The copy of a holder may lack the replica region: its seal is not `full` then,
 and the file of another rank has the region, with the same digest. A file is written under another name first and

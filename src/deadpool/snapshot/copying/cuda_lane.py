@@ -8,7 +8,7 @@ do) waits for all that was enqueued: so only two batches are, until the optimize
 
 What is copied is planned once, as batches (cuda_batches.py).
 
-What cannot be copied before the optimizer may be set aside (cuda_aside.py): it is cloned on the script's own stream,
+What cannot be copied before the optimizer may be set aside (cuda.py): it is cloned on the script's own stream,
 right before the optimizer, and copied from there while the next steps run.
 """
 

@@ -12,7 +12,7 @@ copy; in a step without an optimizer at its end.
 At the first boundaries, and now and then later, whole tensors are compared by their digests, up to a number of
 bytes: a script may write into single rows only. At the others some elements of some tensors are. Which tensors
 changes from boundary to boundary. Only host memory is looked at here, since the host would wait for a device:
-device_sums.py.
+uncounted_writes.py.
 
 `DeviceSums` finds writes to parameters in the memory of a device that torch does not count, without a wait for the
 device.

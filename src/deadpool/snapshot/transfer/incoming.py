@@ -20,9 +20,9 @@ from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Region, Se
 from deadpool.snapshot.arena.checksums import PIECE_BYTES, combine_pieces
 from deadpool.snapshot.arena.slot import clear_seal, region, write_seal
 from deadpool.snapshot.transfer.arrival import Arrival
+from deadpool.snapshot.transfer.callbacks import Callbacks
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk
-from deadpool.snapshot.transfer.parity_session import Callbacks
 
 
 class ReceivedPieces:

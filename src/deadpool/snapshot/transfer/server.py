@@ -16,10 +16,10 @@ from deadpool.errors import DeadPoolError, TransferError, VersionMismatch, WireE
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
+from deadpool.snapshot.transfer.callbacks import NO_PARITIES, Callbacks, Found, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.channel import authenticate
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
-from deadpool.snapshot.transfer.parity_session import NO_PARITIES, Callbacks, Found, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.session import Transfers, TransferSession
 from deadpool.wire.listener import PreauthLimit
 from deadpool.wire.secret import Credentials

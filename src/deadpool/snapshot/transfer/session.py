@@ -11,6 +11,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.transfer.arrival import Arrival
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, ParityCallbacks, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Frame,
@@ -22,7 +23,7 @@ from deadpool.snapshot.transfer.frames import (
     unpack_geometry,
 )
 from deadpool.snapshot.transfer.incoming import Incoming
-from deadpool.snapshot.transfer.parity_session import Callbacks, Found, ParityCallbacks, ParitySession, TransferRefused
+from deadpool.snapshot.transfer.parity_session import ParitySession
 
 Transfers = dict[bytes, Arrival]
 """Arriving snapshots and contributions by the id that their sender chose: a second stream finds its own by this id."""

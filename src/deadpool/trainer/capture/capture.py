@@ -243,7 +243,7 @@ class Capturer:
         return captures[: captures.index(ongoing)] if ongoing in captures else []
 
     def _await_idle(self) -> None:
-        """Waits first for the devices, inside torch, where unwind_watchdog.py finds a main thread that is stuck."""
+        """Waits first for the devices, inside torch, where unwinding.py finds a main thread that is stuck."""
         for task in self._pending():
             with contextlib.suppress(RuntimeError):  # the thread gets the same error and reports it
                 task.await_device()

@@ -1,7 +1,7 @@
 """Names what a script's preparation does to files that were there before, because it runs again while the job does.
 
     first process       what it removes is named, unless the script has asked for deadpool.first_start
-    newcomer            what it removes is named and kept (kept_removals.py); what it replaces or truncates is named
+    newcomer            what it removes is named and kept (kept_files.py); what it replaces or truncates is named
     restart             what it removes, replaces or truncates is named
     rehearsal           all of that is refused with a PermissionError: a rehearsal never destroys a user's file
 

@@ -2,7 +2,7 @@
 
     rest      the capture is joined, frameworks are reset, Halted is sent
     load      the state of the resume version is loaded from a slot, or kept without one       -> Prepared
-              (early_load.py loads what has arrived before it is complete)
+              (loading.py loads what has arrived before it is complete)
     rebuild   every process group is built anew under the new generation                       -> Connected
     resume    at Go
 

@@ -3,7 +3,7 @@
 `CoordinatorSession`: a node's dealings with coordinators: one welcomes it, is lost, another follows; and how a node
 asks to leave.
 
-Which terms the node has promised to follow is kept in `term_guard.py`.
+Which terms the node has promised to follow is kept in `coordinator_liveness.py`.
 
 `CoordinatorSearch`: In which order a node connects to the coordinators it knows, and how long it waits for each.
 Pure; shells connect.

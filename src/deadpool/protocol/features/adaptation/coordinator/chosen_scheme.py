@@ -15,7 +15,7 @@ A person overrules: what `deadpool job protect` has asked for stays until `deadp
 `ChosenScheme`: how the job itself changes between the scheme that the user asked for and the coded one that the
 bounds allow.
 
-`scheme_choice.py` decides when. A coordinator that takes over does not know who chose the scheme that it finds: one
+`chosen_scheme.py` decides when. A coordinator that takes over does not know who chose the scheme that it finds: one
 that is neither of the two was asked for by a person, and stays.
 """
 

@@ -1,6 +1,6 @@
 """Protection that follows the health of nodes: collects what a decision needs, and carries decisions out.
 
-The decisions themselves are `adaptation.py` and `scheme_choice.py`, pure functions of values. A new placement takes
+The decisions themselves are `adaptation.py` and `chosen_scheme.py`, pure functions of values. A new placement takes
 effect with a plan. Where protection rises or the scheme changes, all ranks are stopped at one version for it (a
 reconfiguration, `drain.py`); where a guard ends, the next recovery is early enough: the gain is memory only.
 
