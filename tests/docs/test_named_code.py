@@ -44,6 +44,24 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     assert [name for name in with_folder if not any((root / name).exists() for root in roots)] == []
 
 
+def test_files_that_code_and_pages_name_without_a_folder_are_there() -> None:
+    """Modules are folded and renamed, and what is said beside them of others stays behind."""
+    there = {
+        path.name
+        for folder in ("src", "lab", "tests", "benchmarks", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    sources = [path for folder in ("src", "lab") for path in (ROOT / folder).rglob("*.py")]
+    pages = [page for page in (ROOT / "docs").glob("*.md") if page.name != "design-notes.md"]
+    named = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (*sources, *pages)
+        for name in re.findall(r"(?<![\w/.*-])([a-z][a-z_0-9]*\.py)\b", path.read_text(encoding="utf-8"))
+        if name not in there
+    }
+    assert named == set()
+
+
 def test_folders_of_the_contributors_lists_are_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     folders = {name.rstrip("/") for name in re.findall(r"`((?:src|lab|tests|docs|scripts)/[\w/]*)`", text)}

@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 }
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "1")
-"""This variable makes torch tell which collective the device is in (nccl_trace.py), and costs one more event for each.
+"""This variable makes torch tell which collective the device is in (trace.py), and costs one more event for each.
 """
 
 

@@ -3,9 +3,9 @@
 Trainers are processes that come and go; ranks are seats that stay. The agent, never the coordinator, decides which
 process of its node takes a seat. What all parts share is in `state.py`. Inputs have three sources:
 
-    orders         from the coordinator     term_guard: whose orders count; coordinator_session: coordinators change
+    orders         from the coordinator     coordinator_liveness: whose orders count; coordinator_session: they change
     trainer_news   from the trainers        trainers: the processes; heartbeat: what is reported of them
-    data_news      from the data plane      copies, slots, pushes: the node's copies; checkpoint_writes: on disk
+    data_news      from the data plane      copies, slots, pushes: the node's copies
 
 A recovery passes through two parts, in this order:
 

@@ -9,11 +9,9 @@ phases, and a fault in any of them is simply the next generation:
 What the coordinator knows is in `job.py` and `members.py`. Its parts, in the order in which a recovery goes through
 them; each part calls only parts that come after it, so they are made from the last to the first:
 
-    timeouts        nodes that are silent, phases that last too long
     drain_requests  nodes that leave on purpose, or are too slow (`stragglers`)
-    membership      nodes join, are lost, leave
-    faults          what follows from a fault; what earlier faults add to it: `fault_history`
-    fencing         the end of a generation
+    membership      nodes join, are silent, are lost, leave; phases that last too long
+    faults          what follows from a fault, and the end of its generation; what earlier ones add: `fault_history`
     planning        whether all nodes are frozen, whether there is a majority; the plan: `planner`
     resumption      prepare, connect, go
     audit           a recovery is played on purpose, to find out whether the script is exact
@@ -22,8 +20,8 @@ them; each part calls only parts that come after it, so they are made from the l
     checkpoints     durable checkpoints, from which a job begins again that has lost every copy of a rank
     ending          completed, failed, abandoned after what is left was written to disk
 
-While the job runs, `commits` decides which versions are committed and `heartbeats` passes on what ranks report to
-`hang`, `interval` and `stragglers`. Where a step is late, `reachability` finds out whether nodes reach each other. How
+While the job runs, `commits` decides which versions are committed, and `stragglers` passes on what heartbeats tell to
+`hang` and `interval`. Where a step is late, `reachability` finds out whether nodes reach each other. How
 a process becomes the coordinator is decided in `leadership`, and what it does first then in `takeover`. Where optional
 features are called, `seams.py` lists.
 """

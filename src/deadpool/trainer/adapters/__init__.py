@@ -1,4 +1,4 @@
-"""Which adapters a job needs. One file per framework of torch's own; adapter.py says what an adapter is."""
+"""Which adapters a job needs. One file per framework of torch's own; plain.py says what an adapter is."""
 
 from __future__ import annotations
 
