@@ -3,12 +3,11 @@
 `InjectedFault`: a fault that was injected: since when, whether the job has recovered from it, and what it cost. No
 I/O.
 
-`NotHealed` and `Runner` inject the planned faults into one job, and waits for each recovery. A fault that takes too
+`NotHealed` and `Runner` inject the planned faults into one job, and wait for each recovery. A fault that takes too
 long ends the run.
 
 The loop reads the status, ends faults that last for a while, replaces dead nodes, and injects the next fault when
-its moment has come. Decisions are made in `plan.py` (what and when), `plan.py` (how many at once) and
-`injected_fault.py` (recovered or not).
+its moment has come. Decisions are made in `plan.py`: what and when, and how many at once.
 """
 
 from __future__ import annotations
