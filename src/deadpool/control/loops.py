@@ -3,8 +3,8 @@
 `serve`, `collect_seldom` and `raise_file_limit`: Set-up of a process that serves thousands of connections: file
 descriptors, a fast event loop, few pauses.
 
-`Core` and `CoreDriver` drive a core: feeds it an input, carries out its effects, and sets a timer to its next
-deadline.
+`Core` and `CoreDriver`: a core is driven: it is fed an input, its effects are carried out, and a timer is set to its
+next deadline.
 
 A core whose process did not run for a while gets to know that before any other input (rule 20, timeouts: a process
 that stood still must not blame others for its own silence). To know how long it stood still, the driver reads the

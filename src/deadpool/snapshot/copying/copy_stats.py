@@ -1,6 +1,6 @@
 """What copies took, what they will take, and what they cost the kernels beside them.
 
-`CaptureCost` and `CopyStats` remember how long recent copies and steps took, and predicts the next ones. Any thread
+`CaptureCost` and `CopyStats` remember how long recent copies and steps took, and predict the next ones. Any thread
 may use it.
 
 `memory_bytes_per_s` estimates how much a copy slows down the kernels that run beside it, because both read the
