@@ -18,6 +18,7 @@ from pathlib import Path
 CORES_OF_THE_CHECK = 2
 PERIOD_US = 100_000
 _PATIENCE_S = 5.0
+_HANDED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Quota:
@@ -127,17 +128,20 @@ def take_one_core() -> None:
 
 
 def run(command: list[str], quota: Quota | None) -> int:
-    """Ctrl-C reaches the command by itself; what else ends this process is handed on."""
+    """Ctrl-C reaches the command by itself; what else ends this process is handed on, as soon as there is a command."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)
     process = subprocess.Popen(command, preexec_fn=lambda: _begin(quota))
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _HANDED_ON:
         signal.signal(number, lambda received, _: process.send_signal(received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
     code = process.wait()
     return code if code >= 0 else 128 - code
 
 
 def _begin(quota: Quota | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
     if quota is not None:
         quota.enter()
 

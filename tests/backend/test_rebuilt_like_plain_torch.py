@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from backend_child import GROUP_TIMEOUT_S, connect
-from backend_fleet import run_in_children
+from backend_fleet import JobFailed, run_in_children
 from test_group_abort import joined_groups, meet
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -26,6 +26,7 @@ from deadpool.errors import ConfigError, GroupError
 pytestmark = pytest.mark.e2e
 
 CPU = torch.device("cpu")
+PLAIN_ATTEMPTS, PLAIN_LIMIT_S = 6, 45.0
 HAS_DEVICE_FILTER = "device_types" in (dist.ProcessGroup.split_group.__doc__ or "")  # since torch 2.13
 
 
@@ -192,9 +193,20 @@ def _seen_in(group: Any, rank: int) -> tuple[int, float] | None:
     return group.rank(), value.item()
 
 
+def order_in_plain_torch() -> list[Any]:
+    """Plain gloo hangs now and then while it splits a group, the more often the busier the machine is."""
+    for attempts_left in reversed(range(PLAIN_ATTEMPTS)):
+        try:
+            return run_in_children(functools.partial(order_of_split, False), ranks=3, deadline_s=PLAIN_LIMIT_S)
+        except JobFailed:
+            if not attempts_left:
+                raise
+    raise AssertionError
+
+
 def test_ranks_of_a_split_group_have_the_order_that_torch_gives_them() -> None:
     """Another order than that of plain torch would be wrong data, and no error."""
-    plain = run_in_children(functools.partial(order_of_split, False), ranks=3)
+    plain = order_in_plain_torch()
     ours = run_in_children(functools.partial(order_of_split, True), ranks=3)
     for of_plain, of_ours in zip(plain, ours, strict=True):
         assert of_ours == [seen for each in of_plain for seen in ([each] if each == "not split" else [each] * 2)]

@@ -184,7 +184,7 @@ WRONG: list[tuple[str, str]] = [
     ("run --spare-wait-s 1 {script}", "give at least 5 s, one node timeout: a node that comes back may be the spare"),
     ("run --bulk-cpus 3-1 {script}", "--bulk-cpus='3-1' cannot be used: give numbers and ranges, as in 0-3,8"),
     ("run --bulk-cpus 0-1-2 {script}", "--bulk-cpus='0-1-2' cannot be used"),
-    ("run --bulk-cpus 99999 {script}", "--bulk-cpus='99999' cannot be used: give some of this node's CPUs, 0"),
+    ("run --bulk-cpus 99999 {script}", "--bulk-cpus='99999' cannot be used: give some of this node's CPUs, "),
     ("node kill {known} --rank -1", "--rank=-1 cannot be used: give 0 or more"),
     ("show logs {told} --rank 0 --lines 0", "--lines=0 cannot be used: give at least 1"),
     ("durable now {known} --wait-s -1", "--wait-s=-1 cannot be used: give at least 0 s"),

@@ -95,7 +95,7 @@ def test_a_keeper_that_gets_no_cpu_time_leaves_nobody_behind(tmp_path: Path, mon
         await played.command.close()
 
     asyncio.run(play())
-    assert left(f"MARKED_AS={tmp_path}") == []
+    wait_until(lambda: left(f"MARKED_AS={tmp_path}") == [], "the end of those that were killed")
 
 
 def test_it_is_stopped_where_the_kernel_lists_no_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

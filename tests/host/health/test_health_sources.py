@@ -130,7 +130,8 @@ def test_log_that_is_written_in_halves_and_appears_later(tmp_path):
     log.close()
 
 
-def test_watch_reports_from_a_thread_and_ends(files):
+def test_watch_reports_from_a_thread_and_ends(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # NVIDIA's library keeps descriptors after it was shut down
     seen, grown = [], threading.Event()
 
     def report(sample):

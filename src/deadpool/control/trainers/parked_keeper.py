@@ -79,12 +79,14 @@ class Keeper:
         return True
 
     def _end(self) -> None:
+        """Nobody gets the signal twice, which may mean something else. The group gets it as a whole, so that nobody is
+        left out that the command begins at this moment."""
         found = descendants(os.getpid())
-        if self._main not in found:  # else it would get the signal twice, which may mean something else
-            self._send_to_group(signal.SIGTERM, signal.SIGCONT)
-        for pid in found:
+        others = [pid for pid in found if self._main_is_reaped or _group_of(pid) != self._main]
+        self._send_to_group(signal.SIGTERM, signal.SIGCONT)  # a process that is stopped takes no other signal
+        for pid in others:
             _send(pid, signal.SIGTERM)
-            _send(pid, signal.SIGCONT)  # a process that is stopped takes no other signal
+            _send(pid, signal.SIGCONT)
         patient_until = time.monotonic() + self._grace_s
         while self._reap():
             if time.monotonic() >= patient_until:
@@ -109,6 +111,12 @@ def _send(pid: int, sig: signal.Signals) -> bool:
         os.kill(pid, sig)
         return True
     return False
+
+
+def _group_of(pid: int) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return 0  # it has ended
 
 
 def running_descendants(pid: int) -> list[int]:
