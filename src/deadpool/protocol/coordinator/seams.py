@@ -1,5 +1,5 @@
-"""Where the coordinator calls optional features. What positions become that no node can take is a seam of its own:
-`Vacancies` in `recovery/global_plan.py`.
+"""Where the coordinator calls optional features. Two seams are apart: `Vacancies` in `recovery/global_plan.py`, what
+positions become that no node can take, and `Redundancy` in `protection/redundancy.py`, how groups protect ranks.
 
 A feature derives its part from `CoordinatorPart` and overrides what it has a say in; the rest does nothing.
 """
@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
+from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.identity import FeatureMessage
+from deadpool.protocol.messages import CopyLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +34,15 @@ class CoordinatorCore:
     drains: Drains
     requests: DrainRequests
     schemes: SchemeChanges
+    ending: Ending
 
 
 class CoordinatorPart:
     def on_message(self, member: Member, message: FeatureMessage, now: float) -> None:
         """The message may be another feature's."""
+
+    def on_joint_copy_lost(self, member: Member, lost: CopyLost) -> None:
+        """What a node keeps for a group of ranks is damaged, or it was dropped."""
 
     def advance(self, now: float) -> None:
         """The coordinator calls this after every input, once it is known who leaves, and before a drain goes on."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
 from deadpool.protocol.coordinator.recovery.global_plan import SPARES_AWAITED, Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 from deadpool.protocol.features.adaptation.feature import FEATURE as ADAPTATION
+from deadpool.protocol.features.coding.feature import FEATURE as CODING
 from deadpool.protocol.features.feature import Feature
 from deadpool.protocol.features.leases.feature import FEATURE as LEASES
 from deadpool.protocol.features.shrink.feature import FEATURE as SHRINK
 
 FEATURES: tuple[Feature, ...] = (
     ADAPTATION,
+    CODING,
     LEASES,
     SHRINK,
 )  # fmt: skip
@@ -32,3 +35,8 @@ def vacancies(config: CoordinatorConfig) -> Vacancies:
         if feature.vacancies is not None:
             return feature.vacancies(config)
     return SPARES_AWAITED
+
+
+def redundancy() -> Redundancy:
+    """Returns what protects ranks in groups; at most one feature does."""
+    return next((feature.redundancy for feature in FEATURES if feature.redundancy is not None), COPIES_ONLY)
