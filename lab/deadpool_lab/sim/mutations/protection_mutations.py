@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from deadpool.protocol.agent.copies.parities import Accumulation
 from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coding import NodeGroup, Scheme
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints, Write
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.protection.coding_groups import Rack, form_groups
 from deadpool.protocol.coordinator.recovery import global_plan, placement
@@ -25,6 +24,7 @@ from deadpool.protocol.coordinator.recovery.placement import Placement, place
 from deadpool.protocol.features.adaptation.coordinator import chosen_scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import Adaptation, Outlook, Pacing, Suspect
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, SchemeChoice
+from deadpool.protocol.features.durable.coordinator.writes import Write, Writes
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Version
 from deadpool_lab.sim import coding, streams
@@ -107,14 +107,14 @@ def groups_ignore_racks(patch: Patch) -> None:
 
 
 def counted_before_its_manifest(patch: Patch) -> None:
-    real = Checkpoints._finish
+    real = Writes._finish
 
-    def finish(self: Checkpoints, write: Write, now: float) -> None:
+    def finish(self: Writes, write: Write, now: float) -> None:
         copies = tuple(copy for _, copy in sorted(write.copies.items()))
-        self.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
+        self._known.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
         real(self, write, now)
 
-    patch.set(Checkpoints, "_finish", finish)
+    patch.set(Writes, "_finish", finish)
 
 
 MUTATIONS = [
