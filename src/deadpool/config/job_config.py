@@ -45,8 +45,8 @@ from deadpool.config.values import (
     settings_of,
 )
 from deadpool.errors import ConfigError
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.identity import LAST_PORT, Address
+from deadpool.protocol.schemes import Scheme
 
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
@@ -292,7 +292,7 @@ class JobConfig:
         coded, asked, given = self.coded_bound, self.scheme, self.protect_at_most
         if coded is None:
             return
-        _require("protect_at_most", given, not asked.is_coded, f"no rs(K,M) beside protect={self.protect!r}")
+        _require("protect_at_most", given, not asked.in_groups, f"no rs(K,M) beside protect={self.protect!r}")
         fits = coded.losses >= asked.losses and coded.losses < self.nodes
         accepted = f"rs(K,M) with M of at least {asked.losses} and less than nodes={self.nodes}: as many losses as "
         _require("protect_at_most", given, fits, f"{accepted}{asked} survives")
@@ -393,7 +393,7 @@ class JobConfig:
         alone = not self.standby_coordinators and "," not in self.coordinators
         _require("without_spare", then, waits or alone, "wait: a job with several coordinators cannot shrink")
         accepted = f"wait: a job whose snapshots are coded, by protect={self.protect!r}, cannot shrink (copies=N can)"
-        _require("without_spare", then, waits or not self.scheme.is_coded, accepted)
+        _require("without_spare", then, waits or not self.scheme.in_groups, accepted)
 
     def _check_durable(self) -> None:
         parse_period(self.durable_every)

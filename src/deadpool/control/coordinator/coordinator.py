@@ -30,7 +30,6 @@ from deadpool.control.loops import CoreDriver
 from deadpool.control.shells import CoordinatorShell
 from deadpool.events.event import Event
 from deadpool.events.log import EventLog
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Address
@@ -57,6 +56,7 @@ from deadpool.protocol.messages import (
     Report,
     is_from_agent,
 )
+from deadpool.protocol.schemes import Scheme
 from deadpool.wire.control_link import framed
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
 from deadpool.wire.secret import Credentials

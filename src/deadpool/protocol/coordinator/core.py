@@ -32,7 +32,6 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from deadpool.protocol.causes import EndCause
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.takeover import RecoveredView, Takeover
@@ -97,6 +96,7 @@ from deadpool.protocol.messages import (
     Trainers,
     Unavailable,
 )
+from deadpool.protocol.schemes import Scheme
 
 
 class Coordinator:
