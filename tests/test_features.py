@@ -18,6 +18,7 @@ from test_layers import DOCS, ROOT, RUNNING
 
 from deadpool.control.shells import CoordinatorShell, DataShell
 from deadpool.protocol.agent.seams import AgentPart
+from deadpool.protocol.coordinator.protection.redundancy import Redundancy
 from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.global_plan import Seats, Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorPart
@@ -76,7 +77,7 @@ FEATURES = {
     ),
     "coding": Feature(
         words="coded coding erasure parities parity",
-        files=26,
+        files=17,
         before=46,
         folders=("snapshot/erasure",),
     ),
@@ -164,7 +165,9 @@ def test_the_page_has_the_numbers():
     assert [row for row in rows if row not in page] == []
 
 
-@pytest.mark.parametrize("seam", [AgentPart, CoordinatorPart, CoordinatorShell, DataShell, Fallback, Seats, Vacancies])
+@pytest.mark.parametrize(
+    "seam", [AgentPart, CoordinatorPart, CoordinatorShell, DataShell, Fallback, Redundancy, Seats, Vacancies]
+)
 def test_the_page_names_what_a_seam_asks(seam):
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     asked = {name for name in vars(seam) if not name.startswith("_")} - {"nodes", "is_full"}

@@ -293,6 +293,17 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
+def _check_installed(config: JobConfig) -> None:
+    """A job that asks for groups needs the feature that makes them."""
+    from deadpool.errors import ConfigError
+    from deadpool.protocol.features import registry
+
+    asked = {"protect": config.scheme, "protect_at_most": config.coded_bound}
+    for name, scheme in asked.items():
+        if scheme is not None and scheme.in_groups and (refusal := registry.redundancy().refusal(scheme)) is not None:
+            raise ConfigError(f"{name}={getattr(config, name)!r} cannot be used: {refusal}")
+
+
 def _adaptive(config: JobConfig) -> AdaptiveBounds | None:
     from deadpool.protocol.causes import AdaptiveBounds
 
@@ -317,6 +328,7 @@ def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorS
     from deadpool.protocol.identity import LEFT_OUT_OF, Layout, Schedule
     from deadpool.protocol.messages import Settings
 
+    _check_installed(config)
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
         slots=config.slots,

@@ -33,6 +33,7 @@ from typing import Any, assert_never
 
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.audit import RecoveryAudit
+from deadpool.protocol.coordinator.commits.interval_needs import Need
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.takeover import RecoveredView, Takeover
 from deadpool.protocol.coordinator.leaving.drain import Drains
@@ -72,7 +73,6 @@ from deadpool.protocol.messages import (
     CopyLost,
     Digested,
     Disconnecting,
-    Encoded,
     Ended,
     FenceAck,
     Finished,
@@ -96,13 +96,15 @@ from deadpool.protocol.messages import (
     Trainers,
     Unavailable,
 )
-from deadpool.protocol.schemes import Scheme
+from deadpool.protocol.schemes import RankGroup, Scheme
 
 
 class Coordinator:
     def __init__(self, config: CoordinatorConfig, *, term: int = 1, name: str = "") -> None:
         """`name` tells apart two processes that ask for the same term."""
-        self._job = job = JobState(config, term=term, name=name, vacancies=registry.vacancies(config))
+        self.redundancy = redundancy = registry.redundancy()
+        vacancies = registry.vacancies(config)
+        self._job = job = JobState(config, term=term, name=name, vacancies=vacancies, redundancy=redundancy)
         self.settings, self.layout, self.term = job.settings, job.layout, term
         self.commits = job.commits
         self._monitor = monitor = RunMonitor(job)
@@ -129,6 +131,7 @@ class Coordinator:
             requests=requests,
             schemes=schemes,
             fallback=fallback,
+            ending=ending,
         )
         self.features = CoordinatorParts(registry.coordinator_parts(core))
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
@@ -270,8 +273,9 @@ class Coordinator:
                 self.commits.on_missed(rank, number, reason)
                 self.audit.on_missed(number)
                 self._monitor.interval_chooser.on_missed(message)
-            case Encoded(ranks=ranks, version=version):
-                self._ending.end_if(self.commits.on_encoded(ranks, node, version))
+            case CopyLost(group=RankGroup()):
+                for part in self.features:
+                    part.on_joint_copy_lost(member, message)
             case CopyLost(dropped=True):
                 self._on_dropped(message)
             case CopyLost():
@@ -352,32 +356,20 @@ class Coordinator:
 
     def _on_copy_lost(self, member: Member, damaged: CopyLost) -> None:
         """Counts a damaged copy as lost. Its node drops it before it is asked again what it has, and says so."""
-        out, step, parity = self._job.out, damaged.version.number, True if damaged.group is not None else None
-        out.emit("copy_damaged", node=damaged.node, rank=damaged.rank, step=step, found_by=member.node, parity=parity)
-        self._lose(damaged)
+        out, step = self._job.out, damaged.version.number
+        out.emit("copy_damaged", node=damaged.node, rank=damaged.rank, step=step, found_by=member.node)
+        self.commits.lose_copy(damaged.rank, damaged.node, damaged.version)
         if damaged.node in self.members and damaged.node != member.node:
             out.send(damaged.node, damaged)
 
     def _on_dropped(self, dropped: CopyLost) -> None:
-        """By its node, which lacks it: it is sent again, unless it is a parity of a former group."""
-        out = self._job.out
-        if not self.seats or not self._lose(dropped):
+        """By its node, which lacks it: it is sent again."""
+        if not self.seats:
             return
-        position = self.layout.position_of(dropped.rank)
-        senders = [self.seats[position]]
-        if dropped.group is not None:
-            out.emit("parity_begun_anew", node=dropped.node, rank=dropped.rank, step=dropped.version.number)
-            senders = [self.seats[p] for p in self.commits.placement.held_by(position)]
-        for node in senders:
-            if node in self.members and node != dropped.node:
-                out.send(node, dropped)
-
-    def _lose(self, lost: CopyLost) -> bool:
-        """Whether it was one that commits count on."""
-        if lost.group is None:
-            self.commits.lose_copy(lost.rank, lost.node, lost.version)
-            return True
-        return self.commits.lose_parity(lost.group, lost.rank, lost.node, lost.version)
+        self.commits.lose_copy(dropped.rank, dropped.node, dropped.version)
+        sender = self.seats[self.layout.position_of(dropped.rank)]
+        if sender in self.members and sender != dropped.node:
+            self._job.out.send(sender, dropped)
 
     # --- for status, leadership and the simulator ---------------------------------------------------------------------
 
@@ -437,6 +429,11 @@ class Coordinator:
     def overhead(self) -> Overhead | None:
         """What protection costs, measured; None: not known yet."""
         return self._monitor.interval_chooser.overhead
+
+    @property
+    def interval_widened(self) -> Need | None:
+        """Why snapshots are further apart than was asked for; None: they are not, or an earlier coordinator knew."""
+        return self._monitor.interval_chooser.widened
 
     @property
     def salvage(self) -> SalvageProgress:

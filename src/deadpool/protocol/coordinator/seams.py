@@ -1,6 +1,7 @@
-"""Where the coordinator calls optional features. Two seams are of their own, because plans are made of them:
-`Vacancies` in `recovery/global_plan.py`, what positions become that no node can take, and `Fallback` in
-`recovery/fallback.py`, what a job goes back to that has lost every copy of a rank.
+"""Where the coordinator calls optional features. Three seams are apart, because plans are made of them: `Vacancies` in
+`recovery/global_plan.py`, what positions become that no node can take; `Redundancy` in `protection/redundancy.py`, how
+groups protect ranks; and `Fallback` in `recovery/fallback.py`, what a job goes back to that has lost every copy of a
+rank.
 
 A feature derives its part from `CoordinatorPart` and overrides what it has a say in; the rest does nothing.
 """
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
+from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
@@ -23,6 +25,7 @@ from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.effects import earliest
 from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.inputs import FeatureInput
+from deadpool.protocol.messages import CopyLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class CoordinatorCore:
     requests: DrainRequests
     schemes: SchemeChanges
     fallback: Fallback
+    ending: Ending
 
 
 class CoordinatorPart:
@@ -53,6 +57,9 @@ class CoordinatorPart:
 
     def follow(self, before: CoordinatorPart) -> None:
         """This process begins another term. `before`, perhaps another feature's, is what it had in the term before."""
+
+    def on_joint_copy_lost(self, member: Member, lost: CopyLost) -> None:
+        """What a node keeps for a group of ranks is damaged, or it was dropped."""
 
     def advance(self, now: float) -> None:
         """The coordinator calls this after every input, once it is known who leaves, and before a drain goes on."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
 from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.global_plan import SPARES_AWAITED, Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 from deadpool.protocol.features.adaptation.feature import FEATURE as ADAPTATION
+from deadpool.protocol.features.coding.feature import FEATURE as CODING
 from deadpool.protocol.features.durable.feature import FEATURE as DURABLE
 from deadpool.protocol.features.feature import Feature
 from deadpool.protocol.features.leases.feature import FEATURE as LEASES
@@ -16,6 +18,7 @@ from deadpool.protocol.features.shrink.feature import FEATURE as SHRINK
 
 FEATURES: tuple[Feature, ...] = (
     ADAPTATION,
+    CODING,
     DURABLE,
     LEASES,
     SHRINK,
@@ -44,3 +47,8 @@ def fallback(job: JobState) -> Fallback:
         if feature.fallback is not None:
             return feature.fallback(job)
     return Fallback()
+
+
+def redundancy() -> Redundancy:
+    """Returns what protects ranks in groups; at most one feature does."""
+    return next((feature.redundancy for feature in FEATURES if feature.redundancy is not None), COPIES_ONLY)

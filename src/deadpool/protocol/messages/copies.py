@@ -87,7 +87,7 @@ class Stored(Message, frozen=True, kw_only=True):
     bytes_received: int
 
 
-class Encoded(Message, frozen=True, kw_only=True):
+class Encoded(FeatureMessage, frozen=True, kw_only=True):
     """A member of a coding group has the pieces of all others in its parity of this version, and has sealed it."""
 
     generation: Generation

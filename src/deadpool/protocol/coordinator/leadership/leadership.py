@@ -195,7 +195,13 @@ class Leadership:
         if election.is_decided(now):
             self._lead(election.term)
             alone_s = election.alone_s(now)
-            view = recover_view(self._config.settings.layout, election.joins, election.reports, alone_s=alone_s)
+            view = recover_view(
+                self._config.settings.layout,
+                election.joins,
+                election.reports,
+                redundancy=self.coordinator.redundancy,
+                alone_s=alone_s,
+            )
             return self.coordinator.take_over(view, now=now) + self._catch_up(election, now)
         if election.decides_at is not None:
             return []  # it is elected, and waits for the last reports

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.coordinator.protection.coding_groups import Rack
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
 from deadpool.protocol.coordinator.recovery.fallback import KeptVersion
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement, place
+from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement, Rack, place
 from deadpool.protocol.identity import Generation, Layout, Schedule, Version
 from deadpool.protocol.messages import Connect, Fetch, Permit, Plan, RankOrder, TrainerInfo
 from deadpool.protocol.schemes import Scheme
@@ -44,6 +44,8 @@ class Seats:
         """Places copies. After a plan whose seats were not full they are placed as if they had never been placed: two
         positions of one node had the same holders."""
         known = view.placement if view.before is None or view.before.seating.is_full else NO_PLACEMENT
+        if scheme.in_groups:
+            return view.redundancy.place(racks, scheme, known, view.extra_holders)
         return place(racks, scheme, known, view.extra_holders)
 
     def further_orders(self, layout: Layout, position: int | None, order_for: OrderFor) -> Iterator[RankOrder]:
@@ -117,6 +119,7 @@ class ClusterView:
     fallback: KeptVersion | None = None  # to begin from where no version is left in memory
     unread: frozenset[Fetch] = frozenset()  # what newcomers could not get from the sources that inventories name
     vacancies: Vacancies = SPARES_AWAITED
+    redundancy: Redundancy = COPIES_ONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def _index(view: ClusterView, seats: Seats | NoPlan) -> InventoryIndex:
     if not isinstance(seats, NoPlan):
         gone = {node.node for node in view.nodes if node.leaving} - set(seats.nodes)
         gone.update(seats.moved(view.nodes))
-    return index_nodes(view.layout, view.nodes, frozenset(gone))
+    return index_nodes(view.layout, view.nodes, frozenset(gone), view.redundancy)
 
 
 def _no_common_version(index: InventoryIndex, watermark: Version) -> NoPlan:
@@ -185,12 +185,8 @@ class _PlanBuilder:
         return True
 
     def _is_stored(self, index: VersionIndex, holder: int, ranks: range) -> bool:
-        """Whether the node at position `holder` has copies of these ranks, or their pieces in its parities."""
-        node, group = self.seats[holder], self.placement.group_of(holder)
-        if group is None:
-            return index.is_held_by(node, ranks)
-        member, layout = group.positions.index(holder), self.view.layout
-        return all(index.has_joint(node, (group.of(rank, layout), member)) for rank in ranks)
+        """Whether the node at position `holder` has what it is to keep for these ranks."""
+        return self.placement.is_stored(index, self.seats[holder], holder, ranks, self.view.layout)
 
     @functools.cached_property
     def _at_resume(self) -> VersionIndex:
