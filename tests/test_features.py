@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from test_layers import DOCS, ROOT, RUNNING
 
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.coordinator.protection.redundancy import Redundancy
 from deadpool.protocol.coordinator.recovery.global_plan import Seats, Vacancies
@@ -75,7 +76,7 @@ FEATURES = {
     ),
     "coding": Feature(
         words="coded coding erasure parities parity",
-        files=17,
+        files=13,
         before=46,
         folders=("snapshot/erasure",),
     ),
@@ -162,7 +163,7 @@ def test_the_page_has_the_numbers():
     assert [row for row in rows if row not in page] == []
 
 
-@pytest.mark.parametrize("seam", [AgentPart, CoordinatorPart, Redundancy, Seats, Vacancies])
+@pytest.mark.parametrize("seam", [AgentPart, CoordinatorPart, JointCopies, Redundancy, Seats, Vacancies])
 def test_the_page_names_what_a_seam_asks(seam):
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     asked = {name for name in vars(seam) if not name.startswith("_")} - {"nodes", "is_full"}

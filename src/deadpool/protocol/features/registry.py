@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.agent.copies.copies import JointCopiesOf
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
@@ -40,3 +42,8 @@ def vacancies(config: CoordinatorConfig) -> Vacancies:
 def redundancy() -> Redundancy:
     """Returns what protects ranks in groups; at most one feature does."""
     return next((feature.redundancy for feature in FEATURES if feature.redundancy is not None), COPIES_ONLY)
+
+
+def joint_copies() -> JointCopiesOf:
+    """Returns what a node keeps for groups; at most one feature does."""
+    return next((feature.joint_copies for feature in FEATURES if feature.joint_copies is not None), JointCopies)
