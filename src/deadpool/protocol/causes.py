@@ -51,6 +51,18 @@ class Miss(Enum):
     NOT_STORED = "not stored"  # by a holder, which was asked several times
 
 
+class Widening(Enum):
+    """Why snapshots are further apart than was asked for."""
+
+    COST = "cost"  # steps beside a copy were measured to take longer than the budget allows
+    WAITS = "waits"  # the optimizer waits for copies longer than the budget allows
+    BANDWIDTH = "bandwidth"  # a version takes longer to be sent than the steps up to the next one
+    SLOTS = "slots"  # as many as were asked for, or as a rank may have, do not last until a version is committed
+    MEMORY = "memory"  # a node has no memory for further slots
+    MISSED = "missed"  # several versions in a row, so that nothing could be measured
+    FEW_FAILURES = "few failures"  # are to be expected, by --protect-at-most
+
+
 class FaultKind(Enum):
     """What a fault is, as far as anything follows from it. A trainer says its own (`TrainerLost`)."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from deadpool.control.coordinator.progress import STEP_TIMES_FACT, completed_steps
 from deadpool.events.event import Event
+from deadpool.protocol.coordinator.commits.interval_needs import REMEDIES
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.seal import REGIONS
@@ -88,8 +89,10 @@ def _drain(core: Coordinator) -> dict[str, Any] | None:
 
 def _interval(core: Coordinator) -> dict[str, Any]:
     """Steps from one snapshot to the next, as last ordered. The order may begin at a version that is still to come."""
-    schedule = core.commits.timetable.newest
-    return {"every": schedule.every, "from": schedule.start, "budget": core.settings.overhead_budget}
+    schedule, why = core.commits.timetable.newest, core.interval_widened
+    widened = {"by": why.cause.value, "reason": why.reason, "remedy": REMEDIES[why.cause]} if why is not None else None
+    budget = core.settings.overhead_budget
+    return {"every": schedule.every, "from": schedule.start, "budget": budget, "widened": widened}
 
 
 def _overhead(core: Coordinator) -> dict[str, Any] | None:

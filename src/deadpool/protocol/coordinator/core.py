@@ -34,6 +34,7 @@ from typing import Any, assert_never
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
+from deadpool.protocol.coordinator.commits.interval_needs import Need
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.takeover import RecoveredView, Takeover
 from deadpool.protocol.coordinator.leaving.drain import Drains
@@ -438,6 +439,11 @@ class Coordinator:
     def overhead(self) -> Overhead | None:
         """What protection costs, measured; None: not known yet."""
         return self._monitor.interval_chooser.overhead
+
+    @property
+    def interval_widened(self) -> Need | None:
+        """Why snapshots are further apart than was asked for; None: they are not, or an earlier coordinator knew."""
+        return self._monitor.interval_chooser.widened
 
     @property
     def salvage(self) -> SalvageProgress:
