@@ -17,6 +17,7 @@ import pytest
 from test_layers import DOCS, ROOT, RUNNING
 
 from deadpool.control.shells import CoordinatorShell, DataShell
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.coordinator.protection.redundancy import Redundancy
 from deadpool.protocol.coordinator.recovery.fallback import Fallback
@@ -77,7 +78,7 @@ FEATURES = {
     ),
     "coding": Feature(
         words="coded coding erasure parities parity",
-        files=17,
+        files=13,
         before=46,
         folders=("snapshot/erasure",),
     ),
@@ -166,7 +167,8 @@ def test_the_page_has_the_numbers():
 
 
 @pytest.mark.parametrize(
-    "seam", [AgentPart, CoordinatorPart, CoordinatorShell, DataShell, Fallback, Redundancy, Seats, Vacancies]
+    "seam",
+    [AgentPart, CoordinatorPart, CoordinatorShell, DataShell, Fallback, JointCopies, Redundancy, Seats, Vacancies],
 )
 def test_the_page_names_what_a_seam_asks(seam):
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")

@@ -310,7 +310,7 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
         return None
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
     coded = Scheme.parse(named["coded"]) if "coded" in named else None
-    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, coded=coded)
+    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, in_groups=coded)
 
 
 def _parts(words: list[str]) -> tuple[msg.Part, ...]:

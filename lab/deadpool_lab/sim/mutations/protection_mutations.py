@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.copies.parities import Accumulation
 from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery import global_plan
@@ -22,6 +21,7 @@ from deadpool.protocol.coordinator.recovery.placement import Placement, Rack, pl
 from deadpool.protocol.features.adaptation.coordinator import chosen_scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import Adaptation, Outlook, Pacing, Suspect
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, SchemeChoice
+from deadpool.protocol.features.coding.agent import Accumulation
 from deadpool.protocol.features.coding.coordinator import placement as coded_placement
 from deadpool.protocol.features.coding.coordinator.groups import form_groups
 from deadpool.protocol.features.durable.coordinator.writes import Write, Writes
@@ -68,7 +68,7 @@ def scheme_follows_memory_at_once(patch: Patch) -> None:
 
 
 def fewer_losses_for_less_memory(patch: Patch) -> None:
-    patch.set(SchemeChoice, "coded_for", lambda self, outlook: self._bounds.coded)
+    patch.set(SchemeChoice, "coded_for", lambda self, outlook: self._bounds.in_groups)
 
 
 def signs_that_most_nodes_show_count(patch: Patch) -> None:

@@ -313,7 +313,7 @@ def _adaptive(config: JobConfig) -> AdaptiveBounds | None:
         copies_at_most=int(bounds["copies"]),
         every_at_most=int(bounds["every"]),
         memory_share=bounds["memory"],
-        coded=config.coded_bound,
+        in_groups=config.coded_bound,
         evict_ill=config.evict_ill,
         dwell_s=config.protect_dwell_s,
     )

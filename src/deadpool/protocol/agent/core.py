@@ -67,7 +67,7 @@ class Agent:
     ) -> None:
         """A spare node keeps `rehearsals` trainers for each of its seats, so that it can rehearse several ranks.
         `shared`: its machine may serve other jobs. `works`: there is a command to run while it is parked."""
-        self._state = state = AgentState(node)
+        self._state = state = AgentState(node, registry.joint_copies())
         self._guard = guard = TermGuard()
         self._heartbeats = heartbeats = Heartbeats(state)
         recordings = NodeRecordings(state.trainers)

@@ -101,7 +101,7 @@ class Orders:
             case Permit() if unfenced:
                 self._apply_permit(message, now)
             case CopyLost(node=node, group=RankGroup() as group, version=version) if node != state.node:
-                state.copies.contribute_again(group, node, version)
+                state.copies.send_to_group_again(group, node, version)
             case CopyLost(node=node, rank=rank, version=version) if node != state.node:
                 state.copies.replace_at_holder(rank, node, version)
             case CopyLost(rank=rank, version=version, group=group):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.events.event import Event
-from deadpool.protocol.agent.copies.copies import Copies
+from deadpool.protocol.agent.copies.copies import Copies, JointCopiesOf
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.causes import EndCause
@@ -17,7 +18,7 @@ from deadpool.protocol.messages import AgentMessage, Audit, End, Settings, Train
 
 
 class AgentState:
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, joint: JointCopiesOf = JointCopies) -> None:
         self.node = node
         self.current = GenerationState()
         self.settings: Settings | None = None  # None: no coordinator has welcomed this node yet
@@ -25,7 +26,7 @@ class AgentState:
         self._told_trainers: tuple[TrainerInfo, ...] | None = None
         self.effects: list[AgentEffect] = []
         self.trainers = NodeTrainers(node, self.effects)
-        self.copies = Copies(self.current, self.effects)
+        self.copies = Copies(self.current, self.effects, joint)
 
     def tell_coordinator(self, message: AgentMessage) -> None:
         self.effects.append(ToCoordinator(message=message))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.agent.copies.copies import JointCopiesOf
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig
@@ -52,3 +54,8 @@ def fallback(job: JobState) -> Fallback:
 def redundancy() -> Redundancy:
     """Returns what protects ranks in groups; at most one feature does."""
     return next((feature.redundancy for feature in FEATURES if feature.redundancy is not None), COPIES_ONLY)
+
+
+def joint_copies() -> JointCopiesOf:
+    """Returns what a node keeps for groups; at most one feature does."""
+    return next((feature.joint_copies for feature in FEATURES if feature.joint_copies is not None), JointCopies)
