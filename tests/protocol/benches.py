@@ -13,7 +13,6 @@ from deadpool.protocol import inputs
 from deadpool.protocol import messages as msg
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.causes import AdaptiveBounds, Checkpoint, DurableSettings, FaultKind, Miss, Refusal
-from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
@@ -21,6 +20,7 @@ from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import NO_GENERATION, Generation, Layout, Schedule, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
+from deadpool.protocol.schemes import NodeGroup, RankGroup, Scheme
 from deadpool.protocol.seal import Digest
 from deadpool.wire.codec import decode, encode
 
@@ -310,7 +310,7 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
         return None
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
     coded = Scheme.parse(named["coded"]) if "coded" in named else None
-    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, coded=coded)
+    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, in_groups=coded)
 
 
 def _parts(words: list[str]) -> tuple[msg.Part, ...]:
@@ -394,9 +394,9 @@ def _lost(now_in: Generation, trainer: str, rank: int, words: list[str], named: 
     reason = " ".join(words)
     kind = _KINDS.get(reason.partition(":")[0].partition(" ")[0], FaultKind.TRAINER)
     unread = version(named["unread"]) if "unread" in named else None
-    checkpoint = words[1].rstrip(":") if kind is FaultKind.UNREAD and words[0] == "checkpoint" else ""
+    kept = words[1].rstrip(":") if kind is FaultKind.UNREAD and words[0] == "checkpoint" else ""
     return msg.TrainerLost(
-        generation=now_in, trainer=trainer, rank=rank, reason=reason, kind=kind, unread=unread, checkpoint=checkpoint
+        generation=now_in, trainer=trainer, rank=rank, reason=reason, kind=kind, unread=unread, fallback=kept
     )
 
 
@@ -610,7 +610,7 @@ class AgentBench(Bench):
                 return inputs.Received(slot=slot(ref), copy=copy(name), bytes_received=1)
         raise ValueError(plain)
 
-    def _coding_group(self, rank: int, named: dict[str, str]) -> CodingGroup:
+    def _coding_group(self, rank: int, named: dict[str, str]) -> RankGroup:
         assert self._group is not None
         parities = int(named.get("parities", self._group.parities))
         return structs.replace(self._group, parities=parities).of(rank, self._layout)

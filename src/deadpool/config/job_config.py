@@ -45,8 +45,8 @@ from deadpool.config.values import (
     settings_of,
 )
 from deadpool.errors import ConfigError
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.identity import LAST_PORT, Address
+from deadpool.protocol.schemes import Scheme
 
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
@@ -101,7 +101,7 @@ class JobConfig:
     )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")
     overhead_budget: float = setting(
-        0.001, "share of the step time that snapshots may cost; 0: no limit, every snapshot is taken"
+        0.005, "share of the step time that snapshots may cost, as measured; 0: no limit, every snapshot is taken"
     )
     set_aside_gb: float = setting(
         0.0,
@@ -292,7 +292,7 @@ class JobConfig:
         coded, asked, given = self.coded_bound, self.scheme, self.protect_at_most
         if coded is None:
             return
-        _require("protect_at_most", given, not asked.is_coded, f"no rs(K,M) beside protect={self.protect!r}")
+        _require("protect_at_most", given, not asked.in_groups, f"no rs(K,M) beside protect={self.protect!r}")
         fits = coded.losses >= asked.losses and coded.losses < self.nodes
         accepted = f"rs(K,M) with M of at least {asked.losses} and less than nodes={self.nodes}: as many losses as "
         _require("protect_at_most", given, fits, f"{accepted}{asked} survives")
@@ -347,7 +347,7 @@ class JobConfig:
         accepted = f"0 or at least {beats:g} s, which is two heartbeats; 0 is the default, which follows the step time"
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, accepted)
         budget = self.overhead_budget
-        _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+        _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.005 is 0.5 %, 0 is no limit")
         _require("set_aside_gb", self.set_aside_gb, 0 <= self.set_aside_gb < 1e6, "a size in GB, or 0 for none")
         last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
         usable = self.metrics_port >= 0 and last <= LAST_PORT
@@ -393,7 +393,7 @@ class JobConfig:
         alone = not self.standby_coordinators and "," not in self.coordinators
         _require("without_spare", then, waits or alone, "wait: a job with several coordinators cannot shrink")
         accepted = f"wait: a job whose snapshots are coded, by protect={self.protect!r}, cannot shrink (copies=N can)"
-        _require("without_spare", then, waits or not self.scheme.is_coded, accepted)
+        _require("without_spare", then, waits or not self.scheme.in_groups, accepted)
 
     def _check_durable(self) -> None:
         parse_period(self.durable_every)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.causes import CHANGES
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import UNGUARDED
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME
 from deadpool.protocol.features.adaptation.coordinator.protection import Protection
 from deadpool.protocol.health import CERTAIN, LIKELY, gravest
+from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.checking.violation import fail
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ProtectionChecker:
 
     def _check_scheme(self, coordinator: Coordinator, scheme: Scheme, asked: Scheme) -> None:
         bounds = coordinator.settings.adaptive
-        if bounds is None or scheme not in (asked, bounds.coded):
+        if bounds is None or scheme not in (asked, bounds.in_groups):
             fail("rule 28", f"the job chooses {scheme}, which is not within {bounds}")
         if scheme.losses < asked.losses:
             fail("rule 28", f"the job chooses {scheme}, which survives fewer losses than {asked}")

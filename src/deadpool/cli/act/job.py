@@ -34,7 +34,7 @@ def protect(
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.config.job_config import AUTO
     from deadpool.errors import ConfigError
-    from deadpool.protocol.coding import Scheme
+    from deadpool.protocol.schemes import Scheme
 
     if scheme is None:
         raise ConfigError("no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto, as in --scheme copies=2")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.membership.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
 from deadpool.protocol.coordinator.recovery.global_plan import (
     SPARES_AWAITED,
     ClusterView,
@@ -26,6 +26,7 @@ from deadpool.protocol.coordinator.recovery.unread_copies import UnreadCopies
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Inventory, OrderMessage
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
+from deadpool.protocol.schemes import Scheme
 
 
 class Phase(Enum):
@@ -42,7 +43,13 @@ class Phase(Enum):
 
 class JobState:
     def __init__(
-        self, config: CoordinatorConfig, *, term: int, name: str, vacancies: Vacancies = SPARES_AWAITED
+        self,
+        config: CoordinatorConfig,
+        *,
+        term: int,
+        name: str,
+        vacancies: Vacancies = SPARES_AWAITED,
+        redundancy: Redundancy = COPIES_ONLY,
     ) -> None:
         self.settings, self.deadlines, self.layout = config.settings, config.deadlines, config.settings.layout
         self.fault_limit = config.fault_limit
@@ -68,7 +75,7 @@ class JobState:
         self.scheme = self.asked_scheme  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
-        self.vacancies = vacancies
+        self.vacancies, self.redundancy = vacancies, redundancy
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
 
@@ -244,6 +251,7 @@ class JobState:
             before=self.plan,
             unread=self.unread.given_up,
             vacancies=self.vacancies,
+            redundancy=self.redundancy,
             scheme=self.scheme,
             extra_holders=self.extra_holders,
         )

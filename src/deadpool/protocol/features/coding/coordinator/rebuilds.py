@@ -1,5 +1,4 @@
-"""How the snapshot of a rank that no node has any more is decoded from what is left of its coding group. Part of the
-planner.
+"""How the snapshot of a rank that no node has any more is decoded from what is left of its coding group.
 
 A version may have been captured and coded twice, with other bytes in its record. Parities of both are there then, and
 a decoder can use only those that were made of the same snapshots, together with these snapshots.
@@ -8,20 +7,18 @@ a decoder can use only those that were made of the same snapshots, together with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from deadpool.protocol.coding import CodingGroup
-from deadpool.protocol.messages import Block, Copy, Parity, Rebuild, Source
+from deadpool.protocol.coordinator.recovery.inventory_index import NodeView, VersionIndex, source_at
+from deadpool.protocol.messages import Block, Copy, JointCopy, Rebuild
+from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.stripes import Stripes
 
-if TYPE_CHECKING:
-    from deadpool.protocol.coordinator.recovery.inventory_index import NodeView, VersionIndex
-
-Kept = tuple["NodeView", Parity]
+Kept = tuple[NodeView, JointCopy]
 
 
 def rebuild(index: VersionIndex, rank: int) -> tuple[Copy, Rebuild] | None:
     """The copy of the rank, as it was coded, and how it is decoded."""
-    for group, parities in index.parities_of(rank).items():
+    for group, parities in index.joint_copies_of(rank).items():
         for _, first in parities:
             coded, kept = _made_of_the_same(first, parities)
             if (how := _decode(index, group, rank, coded, kept)) is not None:
@@ -29,7 +26,7 @@ def rebuild(index: VersionIndex, rank: int) -> tuple[Copy, Rebuild] | None:
     return None
 
 
-def _made_of_the_same(first: Parity, parities: list[Kept]) -> tuple[dict[int, Copy], dict[int, Kept]]:
+def _made_of_the_same(first: JointCopy, parities: list[Kept]) -> tuple[dict[int, Copy], dict[int, Kept]]:
     """What the snapshots were that `first` was made of, by rank; and by member the parities that agree with that."""
     coded = {copy.seal.rank: copy for copy in first.copies}
     kept: dict[int, Kept] = {}
@@ -42,13 +39,13 @@ def _made_of_the_same(first: Parity, parities: list[Kept]) -> tuple[dict[int, Co
 
 
 def _decode(
-    index: VersionIndex, group: CodingGroup, rank: int, coded: Mapping[int, Copy], kept: Mapping[int, Kept]
+    index: VersionIndex, group: RankGroup, rank: int, coded: Mapping[int, Copy], kept: Mapping[int, Kept]
 ) -> Rebuild | None:
     """None: too few blocks are left."""
     member = group.member_of(rank)
     homes = {other: _home_of(index, group.ranks[other], coded) for other in group.others(member)}
     there = {other: node for other, node in homes.items() if node is not None}
-    if not group.can_rebuild(member, there, kept):
+    if not Stripes(group).can_rebuild(member, there, kept):
         return None
     data = [
         Block(
@@ -59,7 +56,7 @@ def _decode(
         for other, node in there.items()
     ]
     parity = [Block(member=m, source=source_at(node, p.keeper, "parity")) for m, (node, p) in kept.items()]
-    return Rebuild(group=group, member=member, data=tuple(data), parity=tuple(parity))
+    return Rebuild(group=group, member=member, data=tuple(data), joint=tuple(parity))
 
 
 def _home_of(index: VersionIndex, rank: int, coded: Mapping[int, Copy]) -> NodeView | None:
@@ -75,7 +72,3 @@ def _is_coded_alike(one: Copy, other: Copy) -> bool:
 def _has_same_bytes(one: Copy, other: Copy) -> bool:
     """The replica region may not have been sent."""
     return (one.seal.extent, one.seal.digest) == (other.seal.extent, other.seal.digest)
-
-
-def source_at(node: NodeView, rank: int, *regions: str) -> Source:
-    return Source(node=node.node, address=node.data, rank=rank, regions=regions)
