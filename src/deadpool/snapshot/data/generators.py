@@ -14,7 +14,7 @@ from deadpool.snapshot.record.record import decode, encode
 
 
 class Generators:
-    """Their states at one moment. Two of them are equal if the same numbers would be drawn next."""
+    """The states of the generators at one moment. Two of them are equal if the same numbers would be drawn next."""
 
     def __init__(self, python: Any, numpy: Any, of_torch: torch.Tensor) -> None:
         self._python, self._numpy, self._torch = python, numpy, of_torch

@@ -72,7 +72,7 @@ class Iteration:
         self._owner.begin(self)
 
     def take(self) -> Any:
-        """The next batch of torch's iterator. One that was cut off in the midst of it is used no more."""
+        """Returns the next batch of torch's iterator. One that was cut off in the midst of it is used no more."""
         self.before, self._is_cut = Generators.now(), True
         try:
             data = next(self.inner)
@@ -93,7 +93,7 @@ class Iteration:
         return self.ended and not self.replay
 
     def draws_since(self, index: int) -> list[Draw] | None:
-        """The draws from there on, if all of them are kept and torch's iterator stands behind the last one."""
+        """Returns the draws from there on, if all of them are kept and torch's iterator stands behind the last one."""
         if self._is_cut or self.target is not None or not self.has_begun:
             return None
         return self.draws.since(index)
@@ -104,7 +104,7 @@ class Iteration:
         self.ahead.clear()
 
     def go_back_to_older(self, target: Target, draws: list[Draw], all_draws: Draws, end: Target) -> None:
-        """Its own batches are left, and will be drawn again in another iteration."""
+        """Returns to the iteration before: its own batches are left, and will be drawn again in another iteration."""
         self.leave_inner()
         self.begin_as(target.number)
         self.start, self.workers, self.draws = target.start, end.workers, all_draws
@@ -112,7 +112,7 @@ class Iteration:
         self.go_back(target, draws)
 
     def replay_next(self) -> tuple[Any] | None:
-        """The next of the batches that are given again. None: it was changed, and has to be drawn again."""
+        """Returns the next of the batches that are given again. None: it was changed, and has to be drawn again."""
         draw = self.replay[0]
         if not draw.kept.is_unchanged:
             return None
@@ -139,7 +139,7 @@ class Iteration:
         self.replay.clear()
 
     def wait_to_begin(self, start: Start | None, workers: dict[int, bytes]) -> None:
-        """It begins when its first batch is asked for. `start` and `workers` are of the iteration before."""
+        """Begins when its first batch is asked for. `start` and `workers` are of the iteration before."""
         self.leave_inner()
         self.has_begun, self.target = False, None
         self.start, self.workers = start, dict(workers)

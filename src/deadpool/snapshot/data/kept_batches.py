@@ -17,7 +17,7 @@ from torch import Tensor
 from deadpool.snapshot.data.generators import Generators
 
 MOST_BYTES = 64 << 20
-"""Of all kept batches of a loader. A rank that returns further draws again."""
+"""How much all kept batches of a loader may take. A rank that returns further draws again."""
 MOST_BATCHES = 4096
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), np.bool_, np.number)
 
@@ -41,7 +41,7 @@ class KeptBatch:
         return self._is_kept and all(tensor._version == version for tensor, version in self._tensors)
 
     def batch(self) -> Any:
-        """In new containers: a step may take entries out of them."""
+        """Returns it in new containers: a step may take entries out of them."""
         return _copied(self._batch, lambda _: None)
 
     def _note(self, leaf: Any) -> None:
@@ -52,7 +52,7 @@ class KeptBatch:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One batch: where generators were before and after it, if it has used them, and what workers had told by then."""
+    """Describes one batch: where generators were before and after it, if it has used them, and what workers had told by then."""
 
     index: int
     kept: KeptBatch
@@ -64,7 +64,7 @@ class Draw:
 
 
 class Draws:
-    """The newest ones of an iteration, in their order, and from which one on all are there."""
+    """Keeps the newest draws of an iteration, in their order, and knows from which one on all are there."""
 
     def __init__(self, first: int) -> None:
         self._draws: list[Draw] = []
@@ -79,7 +79,7 @@ class Draws:
             self._first += 1
 
     def since(self, index: int) -> list[Draw] | None:
-        """None: not all of them are there."""
+        """Returns the draws from there on; None: not all of them are there."""
         return self._draws[index - self._first :] if index >= self._first else None
 
     def at(self, index: int) -> Draw | None:

@@ -23,7 +23,7 @@ Held = dict[str, bytes]
 
 @dataclass(slots=True)
 class Start:
-    """What the order and the contents of an epoch follow from."""
+    """Tells what the order and the contents of an epoch follow from."""
 
     made: bytes  # the generators when the iterator was made, whose workers may serve later epochs too
     made_with: Held  # what the samplers held then

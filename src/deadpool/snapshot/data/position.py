@@ -70,7 +70,7 @@ class DataPosition:
         return iteration
 
     def begin(self, iteration: Iteration) -> None:
-        """A new epoch, in an iterator that is new, or whose workers live on."""
+        """Begins a new epoch, in an iterator that is new, or whose workers live on."""
         if self._is_unclaimed and iteration is self._current:
             self._is_unclaimed = False
             return
@@ -265,7 +265,7 @@ class DataPosition:
             iteration.passes_over = False
 
     def _target_after(self, iteration: Iteration) -> Target:
-        """Where the iteration stands in the midst of batches that are given again, if the next one was changed."""
+        """Returns where the iteration stands in the midst of batches that are given again, if the next one was changed."""
         draw, found = iteration.replay[0], iteration.fallback
         assert found is not None
         ahead = found.ahead[draw.index - found.drawn :]
@@ -315,7 +315,7 @@ class DataPosition:
         }
 
     def _describe(self, iteration: Iteration, used: int) -> Target:
-        """As it stood behind so many batches, though it may have given some more, or be given some again."""
+        """Describes the iteration as it stood behind so many batches, though it may have given some more, or be given some again."""
         draw = next((each for each in iteration.replay if each.index == used), None) or iteration.draws.at(used)
         if draw is None:
             assert used == iteration.drawn, "the batches that were drawn ahead are kept"
@@ -332,7 +332,7 @@ class DataPosition:
         return {} if self._loader.num_workers else self._data_held.read()
 
     def _state_of_source(self) -> list[Any] | None:
-        """The dataset's own state, where it says by itself where it is read, and whether it was read to its end: what
+        """Returns the dataset's own state, where it says by itself where it is read, and whether it was read to its end: what
         it says then may be its beginning."""
         dataset, iteration = self._loader.dataset, self._current
         if not self._is_stream or self._loader.num_workers or iteration is None or iteration.inner is None:
