@@ -145,6 +145,14 @@ class TrainerActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySeen:
+    """What the shell has found of the node's memory: the tightest of all limits, and what is left."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureInput:
     """What only an optional feature has a use for. The agent hands it to the features, and nothing follows where that
     feature is missing."""
@@ -179,6 +187,7 @@ class Pushed:
     rank: int
     version: Version
     node: str
+    seconds: float = 0.0  # that it was on its way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +336,6 @@ DataInput = (
 
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
-    | Stalled | StopAsked | PeersProbed | LeaveAsked | FeatureInput
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | MemorySeen | FeatureInput
     | DataInput
 )  # fmt: skip

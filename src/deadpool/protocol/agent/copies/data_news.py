@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.readiness import NodeRecordings
 from deadpool.protocol.agent.trainers.seating import Seating
@@ -105,10 +106,16 @@ def pack_recording(recording: Recording) -> bytes:
 
 class DataNews:
     def __init__(
-        self, state: AgentState, *, unwinding: Unwinding, seating: Seating, checkpoints: CheckpointWrites
+        self,
+        state: AgentState,
+        *,
+        unwinding: Unwinding,
+        seating: Seating,
+        checkpoints: CheckpointWrites,
+        heartbeats: Heartbeats,
     ) -> None:
         self._state, self._copies, self._checkpoints = state, state.copies, checkpoints
-        self._unwinding, self._seating = unwinding, seating
+        self._unwinding, self._seating, self._heartbeats = unwinding, seating, heartbeats
 
     def on_input(self, input: DataInput) -> None:
         """Any of these may have freed a slot or begun a fetch, so trainers are told of both."""
@@ -127,8 +134,9 @@ class DataNews:
             case Hashed(slot=slot, digest=digest):
                 copies.on_hashed(slot, digest)
                 self._unwinding.acknowledge_if_frozen()
-            case Pushed(rank=rank, node=node, version=version):
+            case Pushed(rank=rank, node=node, version=version, seconds=seconds):
                 copies.on_push_ended(rank, node, version, None)
+                self._heartbeats.on_sent(rank, node, seconds)
             case PushFailed(rank=rank, node=node, version=version, reason=reason):
                 copies.on_push_ended(rank, node, version, input)
                 state.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
