@@ -310,7 +310,7 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
         return None
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
     coded = Scheme.parse(named["coded"]) if "coded" in named else None
-    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, coded=coded)
+    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, in_groups=coded)
 
 
 def _parts(words: list[str]) -> tuple[msg.Part, ...]:
@@ -394,9 +394,9 @@ def _lost(now_in: Generation, trainer: str, rank: int, words: list[str], named: 
     reason = " ".join(words)
     kind = _KINDS.get(reason.partition(":")[0].partition(" ")[0], FaultKind.TRAINER)
     unread = version(named["unread"]) if "unread" in named else None
-    checkpoint = words[1].rstrip(":") if kind is FaultKind.UNREAD and words[0] == "checkpoint" else ""
+    kept = words[1].rstrip(":") if kind is FaultKind.UNREAD and words[0] == "checkpoint" else ""
     return msg.TrainerLost(
-        generation=now_in, trainer=trainer, rank=rank, reason=reason, kind=kind, unread=unread, checkpoint=checkpoint
+        generation=now_in, trainer=trainer, rank=rank, reason=reason, kind=kind, unread=unread, fallback=kept
     )
 
 
@@ -459,7 +459,8 @@ class AgentBench(Bench):
     `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point; also
     `memory=1000 left=400` bytes),
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
-    `memory 1000 400`: bytes in all and left, by which slots grow where the core has `slots=0`; `welcome 2 c1` asks for term 2. With `coded`, `plan 1.2 ... parities=2` changes the group of this node, and
+    `memory 1000 400` (bytes in all and left, by which slots grow where the core has `slots=0`);
+    `welcome 2 c1` asks for term 2. With `coded`, `plan 1.2 ... parities=2` changes the group of this node, and
     `damaged 0:v1@1.1 parities=2` tells of the parity that it keeps for that group."""
 
     def __init__(self, named: dict[str, str]) -> None:

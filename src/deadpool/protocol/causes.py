@@ -88,7 +88,7 @@ class EndCause(Enum):
     INEXACT = "inexact"  # the script was found not to be exact, by a rank or by an audit
     COPIES_LOST = "copies lost"  # there is no version left that all ranks can go on from
     NOBODY_CAME_BACK = "nobody came back"  # none of the nodes that ran
-    CHECKPOINT_UNREAD = "checkpoint unread"
+    FALLBACK_UNREAD = "fallback unread"  # what was kept outside of memory, and nothing else was left
     NO_SPARE = "no spare"
     NO_PROGRESS = "no progress"
     REPLICAS_DIFFER = "replicas differ"  # so what the script said of its replicas is wrong
@@ -133,7 +133,7 @@ class AdaptiveBounds(Value, frozen=True, kw_only=True):
     copies_at_most: int = 0  # on other nodes, of any rank; 0: as many as the user asks for at least
     every_at_most: int = 0  # steps from one snapshot to the next while nothing looks ill; 0: the least that costs allow
     memory_share: float = 0.5  # of a node's memory that copies may take
-    coded: Scheme | None = None  # how snapshots may be coded where whole copies take more; None: they stay whole
+    in_groups: Scheme | None = None  # how groups may protect ranks where copies take more memory; None: copies stay
     evict_ill: bool = False
     dwell_s: float = 600.0  # that a change stays at least; also the window over which signs are counted
 

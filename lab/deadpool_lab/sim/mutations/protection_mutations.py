@@ -14,17 +14,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.copies.parities import Accumulation
 from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints, Write
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery import global_plan
 from deadpool.protocol.coordinator.recovery.placement import Placement, Rack, place
 from deadpool.protocol.features.adaptation.coordinator import chosen_scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import Adaptation, Outlook, Pacing, Suspect
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, SchemeChoice
+from deadpool.protocol.features.coding.agent import Accumulation
 from deadpool.protocol.features.coding.coordinator import placement as coded_placement
 from deadpool.protocol.features.coding.coordinator.groups import form_groups
+from deadpool.protocol.features.durable.coordinator.writes import Write, Writes
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import NodeGroup, Scheme
@@ -68,7 +68,7 @@ def scheme_follows_memory_at_once(patch: Patch) -> None:
 
 
 def fewer_losses_for_less_memory(patch: Patch) -> None:
-    patch.set(SchemeChoice, "coded_for", lambda self, outlook: self._bounds.coded)
+    patch.set(SchemeChoice, "coded_for", lambda self, outlook: self._bounds.in_groups)
 
 
 def signs_that_most_nodes_show_count(patch: Patch) -> None:
@@ -108,14 +108,14 @@ def groups_ignore_racks(patch: Patch) -> None:
 
 
 def counted_before_its_manifest(patch: Patch) -> None:
-    real = Checkpoints._finish
+    real = Writes._finish
 
-    def finish(self: Checkpoints, write: Write, now: float) -> None:
+    def finish(self: Writes, write: Write, now: float) -> None:
         copies = tuple(copy for _, copy in sorted(write.copies.items()))
-        self.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
+        self._known.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
         real(self, write, now)
 
-    patch.set(Checkpoints, "_finish", finish)
+    patch.set(Writes, "_finish", finish)
 
 
 MUTATIONS = [
