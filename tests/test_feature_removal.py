@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 REGISTRY = "protocol/features/registry.py"
 FOLDERS = {
     "adaptation": ("protocol/features/adaptation",),
+    "corruption": ("protocol/features/corruption",),
     "leases": ("protocol/features/leases", "clusters/pool"),  # the second is the shell of the first
     "shrink": ("protocol/features/shrink",),
 }

@@ -133,8 +133,11 @@ class Coordinator:
             drains=drains,
             requests=requests,
             schemes=schemes,
+            faults=faults,
+            ending=ending,
         )
         self.features = CoordinatorParts(registry.coordinator_parts(core))
+        job.commits.is_withheld, planning.on_frozen = self.features.withholds, self.features.on_frozen
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
         self._frequent: dict[type, Callable[[Member, Any, float], None]] = {

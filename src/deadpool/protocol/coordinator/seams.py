@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
+from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
+from deadpool.protocol.coordinator.recovery.faults import Faults
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
-from deadpool.protocol.identity import FeatureMessage
+from deadpool.protocol.identity import FeatureMessage, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class CoordinatorCore:
     drains: Drains
     requests: DrainRequests
     schemes: SchemeChanges
+    faults: Faults
+    ending: Ending
 
 
 class CoordinatorPart:
@@ -46,6 +50,16 @@ class CoordinatorPart:
 
     def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
+
+    # --- which versions count -----------------------------------------------------------------------------------------
+
+    def withholds(self, version: Version) -> bool:
+        """All copies of the version are there. Returns whether it is not to be committed all the same; nothing is
+        committed then until the next fence, and the part says in `advance` what follows."""
+        return False
+
+    def on_frozen(self) -> None:
+        """All nodes are frozen, and a plan is about to be made from what they have."""
 
     # --- how snapshots are protected ----------------------------------------------------------------------------------
 
@@ -84,6 +98,13 @@ class CoordinatorParts:
     def find(self, kind: type[Part]) -> Part | None:
         """For checkers, which know which feature they check."""
         return next((part for part in self._parts if isinstance(part, kind)), None)
+
+    def withholds(self, version: Version) -> bool:
+        return any(part.withholds(version) for part in self._parts)
+
+    def on_frozen(self) -> None:
+        for part in self._parts:
+            part.on_frozen()
 
     @property
     def chooses_scheme(self) -> bool:

@@ -7,12 +7,14 @@ from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.recovery.global_plan import SPARES_AWAITED, Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 from deadpool.protocol.features.adaptation.feature import FEATURE as ADAPTATION
+from deadpool.protocol.features.corruption.feature import FEATURE as CORRUPTION
 from deadpool.protocol.features.feature import Feature
 from deadpool.protocol.features.leases.feature import FEATURE as LEASES
 from deadpool.protocol.features.shrink.feature import FEATURE as SHRINK
 
 FEATURES: tuple[Feature, ...] = (
     ADAPTATION,
+    CORRUPTION,
     LEASES,
     SHRINK,
 )  # fmt: skip

@@ -116,6 +116,7 @@ class ClusterView:
     extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
     checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
     unread: frozenset[Fetch] = frozenset()  # what newcomers could not get from the sources that inventories name
+    void: tuple[Version, ...] = ()  # what is newer than one of these, and of an earlier generation, counts as lost
     vacancies: Vacancies = SPARES_AWAITED
 
 

@@ -172,12 +172,18 @@ class VersionIndex:
         return self._by_replica.get(replica, [])
 
 
+def is_void(version: Version, void: tuple[Version, ...]) -> bool:
+    """Whether the version was computed after one of these, and before the generation that it is named by, in which
+    computing begins anew."""
+    return any(version.number > bound.number and version.generation < bound.generation for bound in void)
+
+
 class InventoryIndex:
     """A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before.
     Only the memory of its trainers ends with them."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, void: tuple[Version, ...] = ()) -> None:
+        self._layout, self._void = layout, void
         self._versions: dict[Version, VersionIndex] = {}
         self._empty = VersionIndex(layout)  # of a version that no node has; nothing is written into it
         self._last: tuple[Version | None, VersionIndex] = (None, self._empty)
@@ -207,9 +213,10 @@ class InventoryIndex:
     def _version_index(self, version: Version) -> VersionIndex:
         """Returns the index of a version, which mostly is the same version as for the node before."""
         if version != self._last[0]:
-            if version not in self._versions:
-                self._versions[version] = VersionIndex(self._layout)
-            self._last = (version, self._versions[version])
+            if is_void(version, self._void):
+                self._last = (version, VersionIndex(self._layout))  # nobody looks into it
+            else:
+                self._last = (version, self._versions.setdefault(version, VersionIndex(self._layout)))
         return self._last[1]
 
     def leave_out(self, fetches: frozenset[Fetch]) -> None:
@@ -321,9 +328,11 @@ class InventoryIndex:
         return [(home[0], rank) for rank, home in same if rank != copy.seal.rank][:REPLICAS_AT_MOST]
 
 
-def index_nodes(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> InventoryIndex:
+def index_nodes(
+    layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str], void: tuple[Version, ...] = ()
+) -> InventoryIndex:
     """`leaving`: nodes whose trainers will end."""
-    index = InventoryIndex(layout)
+    index = InventoryIndex(layout, void)
     for node in nodes:
         index.count(node, stays=node.node not in leaving)
     return index
