@@ -110,7 +110,7 @@ class World:
             return None
         most = min(self.options.holders + 1, self.options.nodes - 1)
         coded = Scheme.parse(self.options.coded) if self.options.coded else None
-        return AdaptiveBounds(copies_at_most=most, evict_ill=self.options.evict, dwell_s=DWELL_S, coded=coded)
+        return AdaptiveBounds(copies_at_most=most, evict_ill=self.options.evict, dwell_s=DWELL_S, in_groups=coded)
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class JobConfig:
     )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")
     overhead_budget: float = setting(
-        0.001, "share of the step time that snapshots may cost; 0: no limit, every snapshot is taken"
+        0.005, "share of the step time that snapshots may cost, as measured; 0: no limit, every snapshot is taken"
     )
     set_aside_gb: float = setting(
         0.0,
@@ -354,7 +354,7 @@ class JobConfig:
         accepted = f"0 or at least {beats:g} s, which is two heartbeats; 0 is the default, which follows the step time"
         _require("hang_timeout_s", hang, hang == 0 or hang >= beats, accepted)
         budget = self.overhead_budget
-        _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+        _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.005 is 0.5 %, 0 is no limit")
         _require("set_aside_gb", self.set_aside_gb, 0 <= self.set_aside_gb < 1e6, "a size in GB, or 0 for none")
         last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
         usable = self.metrics_port >= 0 and last <= LAST_PORT

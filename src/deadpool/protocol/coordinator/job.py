@@ -12,6 +12,7 @@ from enum import Enum
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.membership.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
 from deadpool.protocol.coordinator.recovery.global_plan import (
     SPARES_AWAITED,
     ClusterView,
@@ -43,7 +44,13 @@ class Phase(Enum):
 
 class JobState:
     def __init__(
-        self, config: CoordinatorConfig, *, term: int, name: str, vacancies: Vacancies = SPARES_AWAITED
+        self,
+        config: CoordinatorConfig,
+        *,
+        term: int,
+        name: str,
+        vacancies: Vacancies = SPARES_AWAITED,
+        redundancy: Redundancy = COPIES_ONLY,
     ) -> None:
         self.settings, self.deadlines, self.layout = config.settings, config.deadlines, config.settings.layout
         self.fault_limit = config.fault_limit
@@ -70,7 +77,7 @@ class JobState:
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
         self.void: tuple[Version, ...] = ()  # see `make_void_above`
-        self.vacancies = vacancies
+        self.vacancies, self.redundancy = vacancies, redundancy
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
 
@@ -258,6 +265,7 @@ class JobState:
             unread=self.unread.given_up,
             void=self.void,
             vacancies=self.vacancies,
+            redundancy=self.redundancy,
             scheme=self.scheme,
             extra_holders=self.extra_holders,
         )
