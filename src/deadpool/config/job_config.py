@@ -55,6 +55,7 @@ PARKED_STATE = ("keep", "free")
 WITHOUT_SPARE = ("wait", "shrink")
 IN_PLACE = ("auto", "always", "never")
 ON_INEXACT = ("warn", "stop")
+ON_CORRUPTION = ("stop", "go-on", "ignore")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
 
@@ -77,7 +78,11 @@ class JobConfig:
         "copies as --holders says, and one more for nodes that look ill",
         default_text="copies=1, or as many as --holders says",
     )
-    slots: int = setting(3, "snapshots of each rank that its node and each holder keep")
+    slots: int = setting(
+        0,
+        "snapshots of each rank that its node and each holder keep: exactly so many",
+        default_text="3, and up to 8 where commits take so long, in at most half of the node's memory",
+    )
     spare_trainers: int = setting(
         0, "trainers parked on every training node, to take the rank of a trainer that dies there", commands=_NODE
     )
@@ -145,6 +150,12 @@ class JobConfig:
         "warn",
         "what follows where the script is found to do what no recovery can make good (docs/exactness.md): warn, or "
         "stop (the job ends before its next step)",
+    )
+    on_corruption: str = setting(
+        "stop",
+        "what follows where replicas hold different state, computing again does not help, and no spare can take the "
+        "place of the node at fault (docs/silent-corruption.md): stop, go-on (nothing is committed while they differ), "
+        "or ignore (nothing is computed again, and nobody is named)",
     )
     topology: str = setting(
         "", 'TOML file that says which node is in which rack: [racks] with r0 = ["n0", "n1"]', commands=_RUN
@@ -332,11 +343,12 @@ class JobConfig:
         for each in SETTINGS:
             value = getattr(self, each.name)
             _require(each.name, value, each.kind != "float" or math.isfinite(value), "a finite number")
-        for name in ("nodes", "nproc_per_node", "slots", "capture_every", "rehearsals"):
+        for name in ("nodes", "nproc_per_node", "capture_every", "rehearsals"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
         for name in ("spares", "holders", "spare_trainers", "standby_coordinators", "quarantine_after"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
-        _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
+        enough = self.slots == 0 or self.slots >= 2
+        _require("slots", self.slots, enough, "at least 2: one kept, one being written; or 0: as many as are needed")
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than {self.nodes}, the number of nodes: copies lie on others")
         self._check_scheme()
@@ -359,6 +371,8 @@ class JobConfig:
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         found = self.on_inexact
         _require("on_inexact", found, found in ON_INEXACT, f"one of {', '.join(ON_INEXACT)}")
+        found = self.on_corruption
+        _require("on_corruption", found, found in ON_CORRUPTION, f"one of {', '.join(ON_CORRUPTION)}")
         parked = self.parked_state
         _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
         _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")
