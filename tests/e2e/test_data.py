@@ -1,4 +1,4 @@
-"""Own loops that read through torch's plain DataLoader, random in any place: with faults, audited, and bit-identical."""
+"""Own loops that read through torch's plain DataLoader, random in any place: with faults, audited, bit-identical."""
 
 from __future__ import annotations
 

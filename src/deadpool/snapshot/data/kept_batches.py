@@ -52,7 +52,7 @@ class KeptBatch:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Describes one batch: where generators were before and after it, if it has used them, and what workers had told by then."""
+    """Describes one batch: the generators before and after it, if it has used them, and what workers had told."""
 
     index: int
     kept: KeptBatch

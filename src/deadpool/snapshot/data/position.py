@@ -265,7 +265,7 @@ class DataPosition:
             iteration.passes_over = False
 
     def _target_after(self, iteration: Iteration) -> Target:
-        """Returns where the iteration stands in the midst of batches that are given again, if the next one was changed."""
+        """Returns where the iteration stands among batches that are given again, if the next one was changed."""
         draw, found = iteration.replay[0], iteration.fallback
         assert found is not None
         ahead = found.ahead[draw.index - found.drawn :]
@@ -315,7 +315,7 @@ class DataPosition:
         }
 
     def _describe(self, iteration: Iteration, used: int) -> Target:
-        """Describes the iteration as it stood behind so many batches, though it may have given some more, or be given some again."""
+        """Describes the iteration as it stood behind so many batches: it may have given more, or give some again."""
         draw = next((each for each in iteration.replay if each.index == used), None) or iteration.draws.at(used)
         if draw is None:
             assert used == iteration.drawn, "the batches that were drawn ahead are kept"
@@ -332,7 +332,7 @@ class DataPosition:
         return {} if self._loader.num_workers else self._data_held.read()
 
     def _state_of_source(self) -> list[Any] | None:
-        """Returns the dataset's own state, where it says by itself where it is read, and whether it was read to its end: what
+        """Returns the dataset's own state, where it has one, and whether it was read to its end: what
         it says then may be its beginning."""
         dataset, iteration = self._loader.dataset, self._current
         if not self._is_stream or self._loader.num_workers or iteration is None or iteration.inner is None:
