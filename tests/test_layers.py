@@ -249,9 +249,15 @@ def may_know(module: str, name: str) -> bool:
     return is_registry(name) or feature_of(module) == feature_of(name)
 
 
+SHELLS_OF_FEATURES = {"snapshot.erasure": "coding", "control.agent.coded_copies": "coding"}
+"""What carries out a feature's decisions, and may know them."""
+
+
 def feature_of(module: str) -> str | None:
     parts = module.split(".")
-    return parts[2] if parts[:2] == ["protocol", "features"] and len(parts) > 2 else None
+    if parts[:2] == ["protocol", "features"] and len(parts) > 2:
+        return parts[2]
+    return next((name for shell, name in SHELLS_OF_FEATURES.items() if within(module, {shell})), None)
 
 
 def is_decision(module: str) -> bool:

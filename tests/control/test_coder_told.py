@@ -10,11 +10,11 @@ from deadpool.control.agent import coded_copies
 from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.events.event import Event
 from deadpool.protocol.effects import JointTarget
+from deadpool.protocol.features.coding.stripes import parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import SlotRef
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
-from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.erasure.galois import IsalCoder, choose, libraries
 from deadpool.snapshot.transfer import TransferClient

@@ -15,19 +15,21 @@ from msgspec.structs import replace
 from deadpool.errors import CopyDamaged
 from deadpool.events.event import Event
 from deadpool.protocol.effects import FetchCopy, HashSlot, JointTarget, PushCopy
+from deadpool.protocol.features.coding.stripes import parity_layout
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceDamaged
 from deadpool.protocol.messages import Block, Copy, SlotRef
 from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Seal
-from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.checksums import PieceDigests, combine_pieces
 from deadpool.snapshot.arena.slot import compute_piece_digests
 from deadpool.snapshot.erasure.block_source import BlockSource
+from deadpool.snapshot.erasure.contribute import ContributeRequest, contribute
 from deadpool.snapshot.erasure.galois import Coder, chosen_coder
+from deadpool.snapshot.erasure.parity_session import FoundParity
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
-from deadpool.snapshot.transfer import ContributeRequest, FoundParity, TransferClient
+from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.client import Watch
 
 
@@ -121,7 +123,7 @@ class CodedCopies:
             fd=segment.fd,
             slot_offset=segment.offset(effect.slot.index),
         )
-        return self._client.contribute(request, midway)
+        return contribute(self._client, request, midway)
 
     # --- to the parities of this node ---------------------------------------------------------------------------------
 

@@ -62,11 +62,10 @@ from deadpool.snapshot.arena.arena import Arena, Segment
 from deadpool.snapshot.arena.checksums import HASHING_THREADS
 from deadpool.snapshot.arena.salvage_file import write_salvage
 from deadpool.snapshot.arena.slot import Arrived, Progress, write_seal
+from deadpool.snapshot.erasure.parity_frames import ParityName
+from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.transfer import (
     Found,
-    FoundParity,
-    ParityCallbacks,
-    ParityName,
     PeerRefused,
     PullRequest,
     PushRequest,
@@ -110,6 +109,12 @@ class DataPlane:
             client=self._client, segment=self._segment, deliver=self._deliver, hashers=self._hashers, note=note
         )
         self._offers = Offers(deliver=self._deliver, slot=self._slot, coded=self._coded)
+        parities = ParityCallbacks(
+            open=self._offers.open_parity,
+            contributed=self._coded.contributed,
+            dropped=self._coded.dropped,
+            find=self._find_parity,
+        )
         self._server = TransferServer(
             host=host,
             credentials=credentials,
@@ -118,12 +123,7 @@ class DataPlane:
             dropped=self._offers.dropped,
             find=self._find,
             deadline_s=deadline_s,
-            parities=ParityCallbacks(
-                open=self._offers.open_parity,
-                contributed=self._coded.contributed,
-                dropped=self._coded.dropped,
-                find=self._find_parity,
-            ),
+            joint=lambda connection: ParitySession(connection, parities),
         )
         self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
         self._checkpoints = CheckpointFiles(deliver=self._deliver, slot=self._slot)
