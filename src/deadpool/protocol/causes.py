@@ -88,7 +88,7 @@ class EndCause(Enum):
     INEXACT = "inexact"  # the script was found not to be exact, by a rank or by an audit
     COPIES_LOST = "copies lost"  # there is no version left that all ranks can go on from
     NOBODY_CAME_BACK = "nobody came back"  # none of the nodes that ran
-    CHECKPOINT_UNREAD = "checkpoint unread"
+    FALLBACK_UNREAD = "fallback unread"  # what was kept outside of memory, and nothing else was left
     NO_SPARE = "no spare"
     NO_PROGRESS = "no progress"
     REPLICAS_DIFFER = "replicas differ"  # so what the script said of its replicas is wrong

@@ -15,7 +15,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints, Write
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery import global_plan
 from deadpool.protocol.coordinator.recovery.placement import Placement, Rack, place
@@ -25,6 +24,7 @@ from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHE
 from deadpool.protocol.features.coding.agent import Accumulation
 from deadpool.protocol.features.coding.coordinator import placement as coded_placement
 from deadpool.protocol.features.coding.coordinator.groups import form_groups
+from deadpool.protocol.features.durable.coordinator.writes import Write, Writes
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import NodeGroup, Scheme
@@ -108,14 +108,14 @@ def groups_ignore_racks(patch: Patch) -> None:
 
 
 def counted_before_its_manifest(patch: Patch) -> None:
-    real = Checkpoints._finish
+    real = Writes._finish
 
-    def finish(self: Checkpoints, write: Write, now: float) -> None:
+    def finish(self: Writes, write: Write, now: float) -> None:
         copies = tuple(copy for _, copy in sorted(write.copies.items()))
-        self.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
+        self._known.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
         real(self, write, now)
 
-    patch.set(Checkpoints, "_finish", finish)
+    patch.set(Writes, "_finish", finish)
 
 
 MUTATIONS = [

@@ -40,8 +40,6 @@ def _mean(rates: dict[str, float]) -> float:
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     watermark = core.commits.permit.watermark
-    written, durable = core.checkpoints.newest, core.salvage.durable
-    failing = core.checkpoints.failing
     newest = completed_steps(core)
     return {
         "phase": core.phase.value,
@@ -56,9 +54,9 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
         "overhead": _overhead(core),
-        "checkpoint": {"step": written.number, "name": written.name} if written is not None else None,
-        "checkpoint_failing": {"attempts": failing[0], "reason": failing[1]} if failing is not None else None,
-        "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
+        "checkpoint": None,
+        "checkpoint_failing": None,
+        "durable": None,
         "spares": sum(member.is_spare for member in core.members.values()),
         "size": _size(core),
         "drain": _drain(core),

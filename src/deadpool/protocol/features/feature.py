@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from deadpool.protocol.agent.copies.copies import JointCopiesOf
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
+from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.protection.redundancy import Redundancy
+from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.global_plan import Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 
@@ -20,3 +22,4 @@ class Feature:
     redundancy: Redundancy | None = None
     joint_copies: JointCopiesOf | None = None
     vacancies: Callable[[CoordinatorConfig], Vacancies] | None = None
+    fallback: Callable[[JobState], Fallback] | None = None

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
+from deadpool.protocol.coordinator.recovery.fallback import KeptVersion, fetch_kept
 from deadpool.protocol.coordinator.recovery.placement import Rack
 from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.inventory_batches import CopyBatch
@@ -179,7 +179,7 @@ class InventoryIndex:
         self._versions: dict[Version, VersionIndex] = {}
         self._empty = VersionIndex(layout)  # of a version that no node has; nothing is written into it
         self._last: tuple[Version | None, VersionIndex] = (None, self._empty)
-        self._checkpoint: tuple[Version | None, Checkpoint | None] = (None, None)
+        self._fallback: tuple[Version | None, KeptVersion | None] = (None, None)
         self._left_out: frozenset[Fetch] = frozenset()
 
     def of(self, version: Version) -> VersionIndex:
@@ -214,16 +214,16 @@ class InventoryIndex:
         """Leaves out sources from which fetches have failed."""
         self._left_out = fetches
 
-    def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:
+    def count_fallback(self, kept: KeptVersion, generation: Generation) -> Version:
         """Rule 26, a checkpoint is named anew: returns the version that it is in this generation."""
-        version = Version(generation, checkpoint.number)
-        self._checkpoint = (version, checkpoint)
+        version = Version(generation, kept.number)
+        self._fallback = (version, kept)
         return version
 
-    def checkpoint_at(self, version: Version | None) -> str:
-        """The name of the checkpoint that this version comes from; empty: it is in memory."""
-        known, checkpoint = self._checkpoint
-        return checkpoint.name if checkpoint is not None and version == known else ""
+    def fallback_at(self, version: Version | None) -> str:
+        """The name of the kept version that this one comes from; empty: it is in memory."""
+        known, kept = self._fallback
+        return kept.name if kept is not None and version == known else ""
 
     # --- where copies are ---------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class InventoryIndex:
 
     def fetch(self, rank: int, version: Version) -> Fetch | None:
         """Where to pull the snapshot from."""
-        for ways in (self._fetch_whole, self._fetch_rebuilt, self._fetch_from_checkpoint):
+        for ways in (self._fetch_whole, self._fetch_rebuilt, self._fetch_kept):
             found = ways(rank, version)
             if found is not None and found not in self._left_out:
                 return found
@@ -304,14 +304,9 @@ class InventoryIndex:
         whole = replace(copy, geometry=_full_geometry(copy), peers=peers)
         return replace(fetch, copy=whole, groups=(*fetch.groups, tuple(replicas)))
 
-    def _fetch_from_checkpoint(self, rank: int, version: Version) -> Fetch | None:
-        known, checkpoint = self._checkpoint
-        if checkpoint is None or version != known:
-            return None
-        copy = checkpoint.copies[rank]
-        return Fetch(
-            copy=replace(copy, seal=replace(copy.seal, version=version)), groups=(), checkpoint=checkpoint.name
-        )
+    def _fetch_kept(self, rank: int, version: Version) -> Fetch | None:
+        known, kept = self._fallback
+        return fetch_kept(kept, rank, version) if kept is not None and version == known else None
 
     def _replicas_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
         """Other ranks' own copies with the same replica region."""

@@ -32,8 +32,8 @@ def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPla
     seats = seats_for(view)
     index = _index(view, seats)
     resume = _newest_common(index, view)
-    if resume is None and view.checkpoint is not None:
-        resume = index.count_checkpoint(view.checkpoint, view.generation)
+    if resume is None and view.fallback is not None:
+        resume = index.count_fallback(view.fallback, view.generation)
     if resume is None and view.watermark is not None and view.committed:
         return _no_common_version(index, view.watermark)  # found before the job waits for a spare: none would help
     if isinstance(seats, NoPlan):
@@ -116,7 +116,7 @@ class _PlanBuilder:
                 node.node: as_before if self._stays(node, undisturbed) else self._part(node, common)
                 for node in view.nodes
             },
-            checkpoint=self.index.checkpoint_at(self.resume),
+            fallback=self.index.fallback_at(self.resume),
         )
 
     def _part(self, node: NodeView, common: Plan) -> Plan:
