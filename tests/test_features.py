@@ -65,6 +65,7 @@ FEATURES = {
             "wire": "what a key signs",
         },
     ),
+    "corruption": Feature(words="corruption", files=2, before=0),
     "leases": Feature(
         words="lease leases leased pool pools parked_work parked_command parked_keeper idle_time",
         files=8,

@@ -258,13 +258,29 @@ def protected(told: Told) -> None:
         inner["drawn"].append(number)
 
 
+def shared_memory(told: Told) -> None:
+    """Views of what is protected, and gradients."""
+    model = nn.BatchNorm1d(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = model.state_dict()
+    model(torch.randn(4, 2)).square().sum().backward()
+    optimizer.step()
+    views, gradients = [each.data for each in model.parameters()], [each.grad for each in model.parameters()]
+    momenta = [optimizer.state[each]["momentum_buffer"].view(-1) for each in model.parameters()]
+    for _ in steps(told, model=model, optimizer=optimizer):
+        model(torch.randn(4, 2)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    assert state and views and gradients and momenta
+
+
 def made_in_the_first_step(told: Told) -> None:
     cache: dict[str, int] = {}
     for _ in steps(told):
         cache.setdefault("a", 1)
 
 
-@pytest.mark.parametrize("script", [own_objects, protected, made_in_the_first_step])
+@pytest.mark.parametrize("script", [own_objects, protected, shared_memory, made_in_the_first_step])
 def test_what_stays_or_is_protected_is_not_told(script):
     told = Told()
     script(told)

@@ -55,6 +55,7 @@ PARKED_STATE = ("keep", "free")
 WITHOUT_SPARE = ("wait", "shrink")
 IN_PLACE = ("auto", "always", "never")
 ON_INEXACT = ("warn", "stop")
+ON_CORRUPTION = ("stop", "go-on", "ignore")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
 
@@ -145,6 +146,12 @@ class JobConfig:
         "warn",
         "what follows where the script is found to do what no recovery can make good (docs/exactness.md): warn, or "
         "stop (the job ends before its next step)",
+    )
+    on_corruption: str = setting(
+        "stop",
+        "what follows where replicas hold different state, computing again does not help, and no spare can take the "
+        "place of the node at fault (docs/silent-corruption.md): stop, go-on (nothing is committed while they differ), "
+        "or ignore (nothing is computed again, and nobody is named)",
     )
     topology: str = setting(
         "", 'TOML file that says which node is in which rack: [racks] with r0 = ["n0", "n1"]', commands=_RUN
@@ -359,6 +366,8 @@ class JobConfig:
         _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
         found = self.on_inexact
         _require("on_inexact", found, found in ON_INEXACT, f"one of {', '.join(ON_INEXACT)}")
+        found = self.on_corruption
+        _require("on_corruption", found, found in ON_CORRUPTION, f"one of {', '.join(ON_CORRUPTION)}")
         parked = self.parked_state
         _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
         _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")

@@ -150,7 +150,7 @@ class CoordinatorAccess:
 
 class CoordinatorShell:
     def settings(self) -> Mapping[str, Any]:
-        """Its fields of the job's settings."""
+        """The feature's fields of the job's settings."""
         return {}
 
     def asked_by(self) -> Mapping[signal.Signals, FeatureInput]:

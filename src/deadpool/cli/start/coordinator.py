@@ -337,6 +337,7 @@ def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorS
         in_place=config.in_place,
         audit=config.rehearse_recovery,
         on_inexact=config.on_inexact,
+        on_corruption=config.on_corruption,
         overhead_budget=config.overhead_budget,
         set_aside_gb=config.set_aside_gb,
         coordinators=_addresses_of_all(config),

@@ -159,7 +159,7 @@ class CoordinatorServer:
         self._feed(input)
 
     def _begin_leading(self, feature: CoordinatorShell) -> None:
-        """In the background: what the feature looks for may be slow to come, and the job runs meanwhile."""
+        """What the feature looks for may be slow to come, and the job runs meanwhile."""
         task = asyncio.get_running_loop().create_task(self._lead(feature))
         self._examining.add(task)
         task.add_done_callback(self._examining.discard)

@@ -29,9 +29,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from deadpool.snapshot.record.tensors import local_part
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_gradients import frames_of_script, is_of_script, is_own_class
 from deadpool.trainer.guards.fingerprints import is_known_kind
@@ -98,6 +100,7 @@ class _Walk:
     def __init__(self, state: ProtectedState) -> None:
         modules = (each for module in state.modules for each in module.modules())
         self._stateful = state.stateful
+        self._memory = _memory_of(state)
         self._protected = {*map(id, modules), *state.param_ids, *map(id, state.holders)}
         self._ids: set[int] = set()
         self._of_holders: set[_Place] = set()
@@ -171,10 +174,33 @@ class _Walk:
         self._note(f"{place}~", way, _content_of(value))
 
     def _is_left_out(self, value: Any) -> bool:
+        if isinstance(value, Tensor):  # what state_dict() returns shares the memory of the module
+            return id(value) in self._protected or _memory(value) in self._memory
         return id(value) in self._protected or is_known_kind(value) or isinstance(value, _LEFT_OUT)
 
     def _note(self, place: str, way: tuple[int, ...], value: object) -> None:
         self._found.setdefault(_Place(place, way), value)
+
+
+def _memory_of(state: ProtectedState) -> set[int]:
+    """Returns where the memory of protected tensors begins, and that of their gradients."""
+    params = {id(each): each for module in state.modules for each in module.parameters()}
+    params |= {id(each): each for opt in state.optimizers for group in opt.param_groups for each in group["params"]}
+    buffers = [each for module in state.modules for each in module.buffers()]
+    states = [part for opt in state.optimizers for each in opt.state.values() for part in _tensors_in(each)]
+    gradients = [each.grad for each in params.values() if each.grad is not None]
+    return {_memory(each) for each in (*params.values(), *buffers, *states, *gradients)} - {0}
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    return [each for each in value.values() if isinstance(each, Tensor)] if isinstance(value, dict) else []
+
+
+def _memory(tensor: Tensor) -> int:
+    """Returns where its storage begins; 0: it has none."""
+    local = local_part(tensor.detach())
+    has_storage = local.layout is torch.strided and local.device.type != "meta"
+    return local.untyped_storage().data_ptr() if has_storage else 0
 
 
 def _content_of(value: Any) -> object:

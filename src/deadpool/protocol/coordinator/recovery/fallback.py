@@ -31,7 +31,7 @@ def fetch_kept(kept: KeptVersion, rank: int, version: Version) -> Fetch:
 
 
 class Fallback:
-    """By itself there is none: what no node has is lost, and a job ends with its last step."""
+    """No feature has one: what no node has is lost, and a job ends with its last step."""
 
     read_s: float = 0.0
     """How much longer nodes may take to prepare where every rank's state comes from here."""
@@ -43,7 +43,7 @@ class Fallback:
 
     @property
     def recordings(self) -> Sequence[bytes]:
-        """By rank, what the processes of a job that begins with that version rehearse with."""
+        """Returns, by rank, what the processes of a job that begins with that version rehearse with."""
         return ()
 
     def on_unread(self, name: str, reason: str) -> str | None:
