@@ -267,8 +267,9 @@ class DataPlane:
             failed = PushFailed(rank=seal.rank, version=seal.version, node=holder.node, refusal=refusal, reason=reason)
             self._deliver(failed)
             return
-        self.sent.note(seal.rank, holder.node, seal.version, count, time.monotonic() - began)
-        self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node))
+        seconds = time.monotonic() - began
+        self.sent.note(seal.rank, holder.node, seal.version, count, seconds)
+        self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node, seconds=seconds))
 
     def _push_copy(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
         segment, address = self._segment(effect.slot.segment), effect.holder.address
