@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 REGISTRIES = ("protocol/features/registry.py", "control/shell_registry.py")
 FOLDERS = {
     "adaptation": ("protocol/features/adaptation",),
+    "coding": ("protocol/features/coding", "control/coding", "snapshot/erasure"),
     "corruption": ("protocol/features/corruption",),
     "durable": ("protocol/features/durable", "control/durable"),
     "leases": ("protocol/features/leases", "clusters/pool"),  # the second is the shell of the first
