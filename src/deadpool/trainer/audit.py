@@ -98,9 +98,7 @@ class AuditedRank:
         for key, text, may_be_time in self._journal.last_values():
             yield Part(kind="logged", name=key, digest=checksum(text.encode()), decides=not may_be_time)
 
-    def _tell(
-        self, order: Audit, parts: tuple[Part, ...], *, irreplaceable: bool = False, moved: bool = True
-    ) -> None:
+    def _tell(self, order: Audit, parts: tuple[Part, ...], *, irreplaceable: bool = False, moved: bool = True) -> None:
         session = self._job.session
         session.send(
             Digested(

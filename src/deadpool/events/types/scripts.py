@@ -224,8 +224,8 @@ AUDIT_EVENTS = (
             "ranks": "how many ranks were compared",
             "reason": "why there is no verdict, in words",
         },
-        console="NOT JUDGED: a recovery of rank {rank} was played, but {reason}. Pass what steps train to protect(), or "
-        "give their loss to job.log; `deadpool job audit` asks again",
+        console="NOT JUDGED: a recovery of rank {rank} was played, but {reason}. Pass what steps train to protect(), "
+        "or log their loss; `deadpool job audit` asks again",
     ),
     EventType(
         name="audit_given_up",
