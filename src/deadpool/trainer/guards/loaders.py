@@ -13,9 +13,8 @@ protect() does not know: such as that of a loader that a later step has put in t
 
 A recovery cannot put such an iterator back: survivors go on behind the batch of the step that is redone, and a
 newcomer begins at the first one. An iterator that begins and ends within one step, as in an evaluation, is exact; so
-only one that gives batches in two steps is named, or one that the loop hands on to its next step in a variable. It does
-not depend on the step in which a loader is made: `__next__` and `_reset` of torch's iterators are replaced from the first
-step on.
+only one that gives batches in two steps is named, or one that the loop hands on to its next step in a variable. So that
+no step is left out, `__next__` and `_reset` of torch's iterators are replaced from the first step on.
 """
 
 from __future__ import annotations
