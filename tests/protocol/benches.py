@@ -283,7 +283,7 @@ class CoordinatorBench(Bench):
             case ["irreplaceable", rank, number]:
                 return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=(), irreplaceable=True)
             case ["digested", rank, number, *parts]:
-                return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=_parts(parts))
+                return msg.Digested(generation=now_in, rank=int(rank), number=int(number), **_digests(parts))
         raise ValueError(words)
 
     def _heartbeat(self, now_in: Generation, ranks: list[int], named: dict[str, str]) -> msg.Heartbeat:
@@ -332,6 +332,13 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
     coded = Scheme.parse(named["coded"]) if "coded" in named else None
     return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, in_groups=coded)
+
+
+def _digests(words: list[str]) -> dict[str, Any]:
+    """Before the parts there may stand "unmoved", and "by:" with the rule that a guard has named."""
+    named = [word.removeprefix("by:") for word in words if word.startswith("by:")]
+    parts = [word for word in words if word != "unmoved" and not word.startswith("by:")]
+    return {"parts": _parts(parts), "moved": "unmoved" not in words, "named": tuple(named)}
 
 
 def _parts(words: list[str]) -> tuple[msg.Part, ...]:
@@ -480,6 +487,7 @@ class AgentBench(Bench):
     `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point; also
     `memory=1000 left=400` bytes),
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
+    `memory 1000 400` (bytes in all and left, by which slots grow where the core has `slots=0`);
     `welcome 2 c1` asks for term 2. With `coded`, `plan 1.2 ... parities=2` changes the group of this node, and
     `damaged 0:v1@1.1 parities=2` tells of the parity that it keeps for that group."""
 
@@ -521,6 +529,8 @@ class AgentBench(Bench):
                 high = {kind: float(value) for kind, value in named.items() if "." in value}
                 memory = {"memory_bytes": counted.pop("memory", 0), "available_bytes": counted.pop("left", 0)}
                 return [inputs.HealthSampled(sample=HealthSample(counters=counted, gauges=high, **memory))]
+            case ["memory", total, left]:
+                return [inputs.MemorySeen(total_bytes=int(total), available_bytes=int(left))]
             case ["coordinator-lost"]:
                 return [inputs.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:
@@ -602,7 +612,8 @@ class AgentBench(Bench):
                 return inputs.StreamsCut(generation=generation(name))
             case ["pushed", name, node]:
                 wanted = copy(name).seal
-                return inputs.Pushed(rank=wanted.rank, version=wanted.version, node=node)
+                seconds = float(named.get("seconds", 0))
+                return inputs.Pushed(rank=wanted.rank, version=wanted.version, node=node, seconds=seconds)
             case ["push-failed", name, node, *reason]:
                 wanted = copy(name).seal
                 why = " ".join(reason)
@@ -644,7 +655,7 @@ class AgentBench(Bench):
             case ["hello"]:
                 return msg.TrainerHello(trainer=name, pid=1, store=address(name))
             case ["digested", number, *parts]:
-                return msg.Digested(generation=now_in, rank=trainer.rank or 0, number=int(number), parts=_parts(parts))
+                return msg.Digested(generation=now_in, rank=trainer.rank or 0, number=int(number), **_digests(parts))
             case ["declare", size]:
                 return msg.Declare(geometry=geometry(int(size)), peers=())
             case ["captured", wanted, ref]:

@@ -20,6 +20,7 @@ class Arena:
     def __init__(self, node: str, checkers: CopyCheckers) -> None:
         self.node, self._checkers = node, checkers
         self.geometry: dict[int, Geometry] = {}
+        self.counts: dict[int, int] = {}  # slots by segment
         self.contents: dict[SlotRef, Content | ParityContent] = {}
         self.writers: dict[SlotRef, object] = {}
         self.folding: dict[SlotRef, list[object]] = {}  # what writes to a parity: several at once, piece by piece
@@ -28,11 +29,16 @@ class Arena:
         self.damaged: set[SlotRef] = set()
         self.permit: Permit | None = None
 
-    def size_bytes(self, slots: int) -> int:
-        return sum(slots * geometry.slot_bytes for geometry in self.geometry.values())
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.counts[segment] * geometry.slot_bytes for segment, geometry in self.geometry.items())
+
+    def allocate(self, segment: int, geometry: Geometry, count: int) -> None:
+        self.geometry[segment], self.counts[segment] = geometry, count
 
     def begin_write(self, slot: SlotRef, writer: object) -> None:
         assert slot.segment in self.geometry, f"{self.node} writes into {slot}, which is gone"
+        assert slot.index < self.counts[slot.segment], f"{self.node} writes into {slot}, which was never there"
         self._checkers.check_one_writer(self.node, slot, self.writers.get(slot) or self.folding.get(slot))
         self._overwrite(slot)
         self.writers[slot] = writer
@@ -122,4 +128,4 @@ class Arena:
         assert not any(slot.segment == segment for slot in self.writers), f"{self.node} frees a segment that is written"
         self.contents = {slot: content for slot, content in self.contents.items() if slot.segment != segment}
         self.damaged = {slot for slot in self.damaged if slot.segment != segment}
-        del self.geometry[segment]
+        del self.geometry[segment], self.counts[segment]

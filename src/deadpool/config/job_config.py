@@ -78,7 +78,11 @@ class JobConfig:
         "copies as --holders says, and one more for nodes that look ill",
         default_text="copies=1, or as many as --holders says",
     )
-    slots: int = setting(3, "snapshots of each rank that its node and each holder keep")
+    slots: int = setting(
+        0,
+        "snapshots of each rank that its node and each holder keep: exactly so many",
+        default_text="3, and up to 8 where commits take so long, in at most half of the node's memory",
+    )
     spare_trainers: int = setting(
         0, "trainers parked on every training node, to take the rank of a trainer that dies there", commands=_NODE
     )
@@ -342,11 +346,12 @@ class JobConfig:
         for each in SETTINGS:
             value = getattr(self, each.name)
             _require(each.name, value, each.kind != "float" or math.isfinite(value), "a finite number")
-        for name in ("nodes", "nproc_per_node", "slots", "capture_every", "rehearsals"):
+        for name in ("nodes", "nproc_per_node", "capture_every", "rehearsals"):
             _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
         for name in ("spares", "holders", "spare_trainers", "standby_coordinators", "quarantine_after"):
             _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
-        _require("slots", self.slots, self.slots >= 2, "at least 2: one kept, one being written")
+        enough = self.slots == 0 or self.slots >= 2
+        _require("slots", self.slots, enough, "at least 2: one kept, one being written; or 0: as many as are needed")
         enough = self.holders < self.nodes
         _require("holders", self.holders, enough, f"less than {self.nodes}, the number of nodes: copies lie on others")
         self._check_scheme()
