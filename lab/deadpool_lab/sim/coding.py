@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.effects import FetchCopy
+from deadpool.protocol.features.coding.stripes import Stripes
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Block, JointCopy
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest
-from deadpool.protocol.stripes import Stripes
 from deadpool_lab.sim.checking.history import State
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         ),
     },
     "Act on a job": {
-        "node": _group("Take a node out of a running job, or hit one.", node.drain, node.replace, node.kill),
+        "node": _group("Take a node out of a running job, or hit one.", node.drain, node.replace, node.kill, node.flip),
         "job": _group(
             "Change how a running job is protected, or find out whether it is exact.", job.protect, job.audit
         ),

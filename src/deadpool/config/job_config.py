@@ -191,6 +191,9 @@ class JobConfig:
         "folder with the /proc, /sys and /dev that an agent reads its node's health from; {node} stands for its name",
         commands=_NODE,
     )
+    drills: bool = setting(
+        False, "allow orders that change the state of this job, to try what follows (deadpool node flip)"
+    )
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
     without_spare: str = setting(
         "wait",
@@ -387,7 +390,9 @@ class JobConfig:
         _require("dashboard_at", page, Address.is_one(page), f"HOST:PORT with a port of at most {LAST_PORT}")
         self._check_durable()
         for text in self.faults:
-            rank, world_size = parse_order(text).rank, self.nodes * self.nproc_per_node
+            order, world_size = parse_order(text), self.nodes * self.nproc_per_node
+            rank = order.rank
+            _require("fault", text, self.drills or order.flip is None, "a fault that changes no state, or --drills too")
             fits = rank is None or 0 <= rank < world_size
             _require(f"fault {text!r}: rank", rank, fits, f"a rank of 0 to {world_size - 1}")
         filled_in: dict[str, Any] = {**self.derived_timeouts}

@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "quarantine_after",
         "quarantine_window_s",
         "faults",
+        "drills",
     ),
     "timeouts": (
         *("node_timeout_s", "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s"),

@@ -96,6 +96,8 @@ def audit(
 def _line(verdict: dict[str, Any]) -> str:
     place = "inside of" if verdict["inside"] else "at"
     where = f"rank {verdict['replaced']} was replaced {place} step {verdict['step']}"
+    if verdict["exact"] is None:
+        return f"NOT JUDGED: {where}, but {verdict['reason']}: pass what steps train to protect(), or log their loss"
     if verdict["exact"]:
         again = "were back where it begins" if verdict["inside"] else "computed the same again"
         undecided = "".join(f"; {each} differs, and alone decides nothing" for each in verdict.get("undecided", ()))

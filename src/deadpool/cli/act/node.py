@@ -8,6 +8,8 @@ another machine.
 `replace`: `deadpool node replace`: drain the slowest node.
 
 `kill`: `deadpool node kill`: inject a fault into a running job.
+
+`flip`: `deadpool node flip`: let a device err without a word, in a job that was started for drills.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import typer
 from deadpool.cli.given import Json, WaitS, check_at_least
 from deadpool.cli.job_client import ask
 from deadpool.cli.run_argument import for_a_job
-from deadpool.config.orders import MOMENTS
+from deadpool.config.orders import FLIPS, MOMENTS
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 
@@ -127,3 +129,22 @@ def kill(
     place = f"rank {rank} on node {body['node']}" if rank is not None else f"node {body['node']}"
     told = f"sent {name} to {place}" if at is None else f"{name} is ordered for {place}: {order.moment()}"
     print(json_format.dumps(body) if json else told)
+
+
+@for_a_job()
+def flip(
+    run: Path | None,
+    rank: Annotated[int | None, typer.Option(help="the rank whose device errs")] = None,
+    step: Annotated[int | None, typer.Option(help="the step after whose optimizer it errs; 0 is the first one")] = None,
+    what: Annotated[str, typer.Option(help=f"whose bit flips: {', '.join(FLIPS)}")] = "parameter",
+    always: Annotated[bool, typer.Option("--always", help="in each later step too, whichever rank it serves")] = False,
+    json: Json = False,
+) -> None:
+    """Let the device of a rank err without a word: one bit of its state flips. Only in a job started with --drills."""
+    from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.config.orders import flip_order
+
+    order = flip_order(rank, what, step, lasts=always)
+    asked = {"rank": rank, "signal": 0, "at": order.at, "step": step, "flip": what, "lasts": always}
+    body = ask(find_run_dir(run), "kill", **asked)
+    print(json_format.dumps(body) if json else f"ordered for rank {rank} on node {body['node']}: {order.moment()}")

@@ -253,7 +253,7 @@ class Copies:
             yield slot.ref
 
     def on_no_slot(self, rank: int) -> None:
-        """Its trainer has missed a version for want of one."""
+        """Notes that the trainer of this rank has missed a version because no slot was free."""
         if rank in self.own:
             self.own[rank].lacked = True
             self.growth.advance()

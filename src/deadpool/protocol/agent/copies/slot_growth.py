@@ -137,7 +137,7 @@ class SlotGrowth:
         return min(left, self._memory.available_bytes - self._taken_bytes)
 
     def _give_one_back(self, rank_slots: RankSlots, geometry: Geometry, *, least: int) -> None:
-        """It goes when it is free the next time, and is granted to nobody until then."""
+        """Marks a slot that goes when it is free the next time, and is granted to nobody until then."""
         has = rank_slots.count(geometry)
         single = rank_slots.single_segments(geometry)
         if has > least and single:

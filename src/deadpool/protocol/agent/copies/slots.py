@@ -323,7 +323,7 @@ class Slots:
                 yield rank_slots, geometry
 
     def in_use(self) -> Iterator[tuple[RankSlots, Geometry]]:
-        """These, and the slots of what the placement keeps here of others."""
+        """Yields the slots of ranks, and those of what the placement keeps here for others."""
         yield from self.own_in_use()
         for rank, rank_slots in self.held.items():
             if rank in self._holds and (held := self.held_geometry.get(rank)) is not None:
