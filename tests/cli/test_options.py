@@ -11,8 +11,8 @@ import typer.main
 from typer.testing import CliRunner
 
 from deadpool.cli.main import app
-from deadpool.config.job_config import SETTINGS, JobConfig, resolve, resolve_agent, settings_for
-from deadpool.config.sections import FIRST
+from deadpool.config.job_config import SETTINGS, JobConfig, settings_for
+from deadpool.config.resolution import FIRST, resolve, resolve_agent
 from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError

@@ -32,7 +32,7 @@ def protect(
     places, and no step is computed again. Until they are there the old ones stay. `deadpool status` says when every
     version is protected. The job does not undo what was asked for here, unless it is asked for auto."""
     from deadpool.cli.job_client import ask, find_run_dir
-    from deadpool.config.job_config import AUTO
+    from deadpool.config.checks import AUTO
     from deadpool.errors import ConfigError
     from deadpool.protocol.coding import Scheme
 

@@ -112,7 +112,7 @@ def coordinator(
     from deadpool.cli.start.coordinator import coordinate, founds
     from deadpool.clusters.kubernetes.job_state import JobStateStore
     from deadpool.clusters.kubernetes.pods import await_own_name, place
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.launch.run_dir import RunDir, put_earlier_job_away
     from deadpool.control.loops import serve
 

@@ -93,7 +93,7 @@ def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
     from deadpool.clusters.slurm.batch import JobScript
     from deadpool.clusters.slurm.options import checked, option_words
     from deadpool.config.environment import variable_of
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.launch.launcher import new_run_name
 
     tell_misspelt_variables()

@@ -70,7 +70,7 @@ def agent(
     On SIGTERM the node is drained: a spare takes its ranks first, where there is one; a spare leaves at once. A second
     SIGTERM, or SIGINT, ends the agent without that."""
     from deadpool.cli.start.addresses import own_address
-    from deadpool.config.job_config import resolve_agent
+    from deadpool.config.resolution import resolve_agent
     from deadpool.control.agent.agent import AgentProcess
     from deadpool.control.launch.folder_lock import unusable
     from deadpool.errors import ConfigError

@@ -56,7 +56,7 @@ def coordinator(
     a new one. With --coordinators the same command is started on
     several machines: the first coordinator begins, and nodes that lose it turn to the next one."""
     from deadpool.cli.start.addresses import at_interface
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.launch.run_dir import RunDir, put_ended_job_away
     from deadpool.control.loops import serve
     from deadpool.wire.secret import read_handed_over

@@ -46,7 +46,7 @@ def run(
 ) -> None:
     """Start a coordinator and one agent per node here, and train until the script has ended on every rank."""
     from deadpool.cli.start.addresses import at_interface
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.agent.threads import bulk_cpus
     from deadpool.control.launch.launcher import LocalJob, new_run_dir, running
     from deadpool.control.launch.run_dir import RunDir

@@ -18,7 +18,8 @@ from typing import Any
 
 from deadpool.clusters.slurm.allocation import LEAST_NODES, Allocation, assign_roles
 from deadpool.config.environment import SLURM_OPTIONS_VARIABLE, variable_of
-from deadpool.config.job_config import JobConfig, resolve
+from deadpool.config.job_config import JobConfig
+from deadpool.config.resolution import resolve
 from deadpool.errors import ConfigError
 
 NAMES = (

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from deadpool.config.job_config import JobConfig, resolve
+from deadpool.config.job_config import JobConfig
+from deadpool.config.resolution import resolve
 from deadpool.errors import ConfigError
 
 _KEYS = ("name", "address", "rack", "python")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
-from deadpool.config.job_config import AUTO
+from deadpool.config.checks import AUTO
 from deadpool.config.orders import InjectionOrder
 from deadpool.control.console import print_line, print_record
 from deadpool.control.coordinator.other_coordinators import DISMISS
