@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sizing": {"errors", "events.story", "protocol.coding", "views.metrics", "views.picture"},
     "views": {"", "errors", "events", "journal", "protocol.identity", "sizing"},
     "snapshot": {"errors", "host.host_memory", "protocol"}
-    | {f"wire.{module}" for module in ("secret", "handshake", "deadline", "listener", "tls")},
+    | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "listener")},
     "durable": {"protocol", "snapshot", "errors"},
     "backend": BASE,
     "trainer": SHARED | {"wire", "snapshot", "backend", "host", "journal"},

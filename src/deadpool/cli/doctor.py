@@ -17,7 +17,7 @@ from deadpool.protocol.identity import Address
 if TYPE_CHECKING:
     from deadpool.doctor.examination import Options
     from deadpool.doctor.finding import Result
-    from deadpool.wire.secret import Credentials
+    from deadpool.wire.credentials import Credentials
 
 
 def doctor(
@@ -105,7 +105,7 @@ class _Own:
         return own_address(self.host, self.interface, towards)
 
     def credentials(self) -> Credentials:
-        from deadpool.wire.secret import read_credentials
+        from deadpool.wire.credentials import read_credentials
 
         return read_credentials(serving=True, tls=self.tls)
 

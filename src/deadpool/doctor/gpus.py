@@ -17,7 +17,7 @@ from typing import Any
 
 from deadpool.doctor.finding import Facts, Finding, note, unknown
 from deadpool.host.health.gpus import SLOWDOWNS
-from deadpool.host.health.kernel_log import XID_LINE, XIDS_OF_HARDWARE, all_lines
+from deadpool.host.health.kernel import XID_LINE, XIDS_OF_HARDWARE, all_lines
 
 _LOG = Path("/dev/kmsg")
 _RECORD = re.compile(r"\d+,\d+,(?P<microseconds>\d+),")

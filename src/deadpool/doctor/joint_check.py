@@ -18,8 +18,8 @@ from deadpool.errors import VersionMismatch, WrongSecret
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.wire.control_link import ControlLink
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
-from deadpool.wire.secret import Credentials
 
 _ANSWER_S = 2 * REACH_S + 4.0
 _CLOCK_TRIES = 3

@@ -21,7 +21,7 @@ from pathlib import Path
 from deadpool.doctor.finding import Facts, Finding
 from deadpool.host import host_memory
 from deadpool.host.private_files import open_private
-from deadpool.wire.secret import UnusableSecret, read_secret, secret_is_given
+from deadpool.wire.credentials import UnusableSecret, read_secret, secret_is_given
 
 _SHM = Path("/dev/shm")
 _SHM_LEAST_BYTES = 128 << 20

@@ -14,7 +14,7 @@ from deadpool.doctor.joint_check import JointCheck
 from deadpool.doctor.responder import Responder
 from deadpool.errors import ConfigError, VersionMismatch, WireError
 from deadpool.protocol.identity import Address
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 _ELSEWHERE = (errno.EADDRNOTAVAIL, errno.EADDRINUSE)
 """The place is another machine, or another process of this one asks the nodes."""

@@ -16,8 +16,8 @@ from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener
-from deadpool.wire.secret import Credentials
 
 REACH_S = 3.0
 _AT_ONCE = 64

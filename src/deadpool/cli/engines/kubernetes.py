@@ -91,7 +91,7 @@ def probe() -> None:
     from deadpool.clusters.kubernetes.pods import RUN_FOLDER
     from deadpool.protocol.identity import Address
     from deadpool.protocol.messages import Ask
-    from deadpool.wire.secret import read_credentials
+    from deadpool.wire.credentials import read_credentials
 
     address = Address.parse((Path(RUN_FOLDER) / "address").read_text(encoding="utf-8"))
     answer = asyncio.run(ask_one(address, read_credentials(), Ask(what="status", arguments={})))

@@ -29,7 +29,7 @@ def dashboard(
     """Serve a live page of a job, or of one that has ended. It only reads, and asks for a token of this job."""
     from deadpool.cli.job_client import find_run_dir
     from deadpool.views.dashboard.words import access_token
-    from deadpool.wire.secret import read_secret
+    from deadpool.wire.credentials import read_secret
 
     folder = find_run_dir(run)
     known = access_token(read_secret(folder.secret_file))

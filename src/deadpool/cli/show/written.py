@@ -20,7 +20,7 @@ from deadpool.cli.given import check_at_least
 from deadpool.cli.run_argument import for_a_job
 
 if TYPE_CHECKING:
-    from deadpool.journal.reading import Line
+    from deadpool.journal.jsonl import Line
 
 
 _POLL_S = 0.5
@@ -39,7 +39,7 @@ def journal(
 ) -> None:
     """Print what job.log has written, every step of every rank once: a table, or lines of JSON where it is piped.
     Exits 1 where there is nothing to print."""
-    from deadpool.journal.reading import JournalReader, newest_runs
+    from deadpool.journal.jsonl import JournalReader, newest_runs
 
     folders = _folders(folder, run)
     book = JournalReader(folders)

@@ -76,7 +76,7 @@ def agent(
     from deadpool.errors import ConfigError
     from deadpool.host.private_files import ProcessLock, make_private_folder
     from deadpool.views.metrics.endpoint import check_package
-    from deadpool.wire.secret import read_credentials
+    from deadpool.wire.credentials import read_credentials
 
     node = name or f"{socket.gethostname()}-{os.getpid()}"
     program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
@@ -136,8 +136,8 @@ def addresses(text: str, setting: str = "join", whose: str = "the coordinator") 
 def _set_environment(interface: str | None, tls: str | None) -> None:
     """Trainers connect to other nodes too. They get both by the environment, as they get the secret."""
     from deadpool.config.environment import TLS_VARIABLE
+    from deadpool.wire.credentials import settled
     from deadpool.wire.deadline import collective_variables
-    from deadpool.wire.tls import settled
 
     if tls is not None:
         os.environ[TLS_VARIABLE] = settled(tls)

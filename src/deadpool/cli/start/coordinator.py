@@ -59,7 +59,7 @@ def coordinator(
     from deadpool.config.resolution import resolve
     from deadpool.control.launch.run_dir import RunDir, put_ended_job_away
     from deadpool.control.loops import serve
-    from deadpool.wire.secret import read_handed_over
+    from deadpool.wire.credentials import read_handed_over
 
     tell_misspelt_variables()
     settings = at_interface(resolve(flags, file=config, settled=True))
@@ -124,7 +124,7 @@ async def coordinate(
     from deadpool.events.event import Event
     from deadpool.events.log import EventLog
     from deadpool.views.metrics.endpoint import Endpoint, JobCollector, check_package
-    from deadpool.wire.secret import secret_is_given
+    from deadpool.wire.credentials import secret_is_given
 
     if founds:
         check_package(config.metrics_port)

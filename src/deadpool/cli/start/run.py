@@ -51,7 +51,7 @@ def run(
     from deadpool.control.launch.launcher import LocalJob, new_run_dir, running
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.views.metrics.endpoint import check_package
-    from deadpool.wire.tls import load_tls
+    from deadpool.wire.credentials import load_tls
 
     tell_misspelt_variables()
     settings = resolve(flags, file=config)

@@ -24,7 +24,7 @@ from deadpool.config.environment import NOTICE_VARIABLE, SECRET_FILE_VARIABLE, S
 from deadpool.control.console import print_line
 from deadpool.host.child_processes import end_with_parent, interrupts_held
 from deadpool.host.private_files import open_private
-from deadpool.wire.secret import handed_over
+from deadpool.wire.credentials import handed_over
 
 Process = subprocess.Popen[bytes]
 _STOP_S = 10.0

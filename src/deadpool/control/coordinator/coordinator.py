@@ -59,10 +59,9 @@ from deadpool.protocol.messages import (
     Report,
     is_from_agent,
 )
-from deadpool.wire.control_link import framed
+from deadpool.wire.control_link import ServedLink, framed
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
-from deadpool.wire.secret import Credentials
-from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0
 LOOK_S = 1.0  # from one look at the log's disk to the next

@@ -6,8 +6,8 @@ from them. A test fails where code emits an event or a field that has no type, o
 
 from __future__ import annotations
 
+from deadpool.events.event import COMMON_FIELDS, EventType
 from deadpool.events.types import checkpoints, coordinators, copies, membership, protection, recovery, scripts
-from deadpool.events.types.event_type import COMMON_FIELDS, EventType
 
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,

@@ -69,7 +69,7 @@ from deadpool.trainer.process.rendezvous import RendezvousStore
 from deadpool.trainer.recovery.collective_recording import RecordingSchedule
 from deadpool.trainer.recovery.stops import ForwardStop
 from deadpool.trainer.recovery.unwinding import UnwindWatchdog, where_script_stands
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 
 GROUP_TIMEOUT_S = 1800.0

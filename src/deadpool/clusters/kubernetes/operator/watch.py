@@ -27,8 +27,7 @@ from deadpool.clusters.kubernetes.operator.status import (
 from deadpool.clusters.kubernetes.spec import JobSpec, checked_name, job_spec, state_name
 from deadpool.errors import ConfigError
 from deadpool.protocol.identity import Address
-from deadpool.wire.secret import Credentials
-from deadpool.wire.tls import OFF, load_tls
+from deadpool.wire.credentials import OFF, Credentials, load_tls
 
 if TYPE_CHECKING:
     from deadpool.clusters.kubernetes.operator.cluster import Cluster
