@@ -283,7 +283,7 @@ def test_coordinator_agent_and_commands_start_without_torch():
     start.remove("lab.chaos.gated")
     start.remove("lab.chaos.script")
     start.remove("lab.strangers.torchrun")
-    start += ["demo.trial", "demo.comparison", "lab.workload.run", "lab.workload.layouts"]
+    start += ["demo.trial", "demo.trial", "lab.workload.run", "lab.workload.layouts"]
     lines = [f"import deadpool.{module}".replace("deadpool.lab", "deadpool_lab") for module in start]
     lines += ["import sys", "sys.exit('torch' in sys.modules)"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=LIMIT_S)

@@ -143,7 +143,7 @@ def _examine_together(
     options: Options, own: _Own, place: Address, nodes: int, wait_s: float, least_gbps: float
 ) -> tuple[Result | None, int]:
     from deadpool.doctor.examination import examine
-    from deadpool.doctor.rendezvous import examine_together
+    from deadpool.doctor.joint_check import examine_together
 
     credentials, host = own.credentials(), own.address(place)
     report = examine(options, own.name)

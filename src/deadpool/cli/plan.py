@@ -87,9 +87,9 @@ def plan(
     has a default; every assumption is printed with --why."""
     from deadpool.sizing.advice import Wishes, advise
     from deadpool.sizing.failure_history import mix
+    from deadpool.sizing.presentation import short_text
+    from deadpool.sizing.presentation import why as reasons
     from deadpool.sizing.protection import parse_scheme
-    from deadpool.sizing.text import short_text
-    from deadpool.sizing.text import why as reasons
 
     check_output(svg, "svg")
     inputs, seen = _inputs(given, failure_log, log_days, events or [])
@@ -186,7 +186,7 @@ def _rate_words(given: dict[str, Any], seen: History | None) -> str:
 
 
 def _draw(advice: Advice, svg: Path, *, quiet: bool) -> None:
-    from deadpool.sizing.chart import draw
+    from deadpool.sizing.presentation import draw
 
     write_output(svg, draw(advice))
     if not quiet:

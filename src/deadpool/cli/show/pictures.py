@@ -42,8 +42,8 @@ def report(
     """Write one self-contained page about a job: goodput, every fault with its cost and cause, curves, settings."""
     from deadpool.cli.job_client import events_of, find_run_dir, unwritten_of
     from deadpool.host.private_files import open_private
-    from deadpool.views.dashboard.report import write_report
     from deadpool.views.dashboard.run_files import RunFiles
+    from deadpool.views.dashboard.server import write_report
 
     check_output(out, "out")
     folder = find_run_dir(run)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deadpool.cli.run_argument import for_a_job
 
 if TYPE_CHECKING:
-    from deadpool.views.top.model import Model
-    from deadpool.views.top.sources import Sources
+    from deadpool.views.top.model import Model, Sources
 
 _REDRAW_S = 0.25
 
@@ -24,8 +23,7 @@ def top(
 
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.errors import ConfigError
-    from deadpool.views.top.model import Model
-    from deadpool.views.top.sources import Sources
+    from deadpool.views.top.model import Model, Sources
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("deadpool show top needs a terminal: use deadpool status --json in scripts")
