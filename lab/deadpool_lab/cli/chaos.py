@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import (
+from deadpool.cli.arguments import (
     Figures,
     OldFigures,
     check_at_least,

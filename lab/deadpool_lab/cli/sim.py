@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given import Figures, OldFigures, check_at_least, check_output, in_new_form, write_output
+from deadpool.cli.arguments import Figures, OldFigures, check_at_least, check_output, in_new_form, write_output
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.options import Profile

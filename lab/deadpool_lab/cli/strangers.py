@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from deadpool.cli.given import write_output
+from deadpool.cli.arguments import write_output
 
 if TYPE_CHECKING:
     from deadpool_lab.strangers.trial import ScriptResult

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given import Json, check_at_least, check_more_than
+from deadpool.cli.arguments import Json, check_at_least, check_more_than
 from deadpool.errors import ConfigError
 from deadpool.protocol.identity import Address
 

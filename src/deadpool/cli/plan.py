@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import Json, check_at_least, check_output, write_output
-from deadpool.cli.lab import load
+from deadpool.cli.arguments import Json, check_at_least, check_output, write_output
+from deadpool.cli.command_groups import load_from_lab
 from deadpool.sizing.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def plan(
     check_at_least(0, spares=spares, durable_every_min=durable_every_min, simulate=simulate, jobs=jobs)
     check_at_least(1, capture_every=capture_every, simulate_ranks=simulate_ranks)
     _check_goodput(goodput_at_least, spares)
-    simulation = load("plan-simulation") if simulate else None  # which refuses before any work is done
+    simulation = load_from_lab("plan-simulation") if simulate else None  # which refuses before any work is done
     wishes = Wishes(
         spares=spares,
         scheme=parse_scheme(protect) if protect is not None else None,

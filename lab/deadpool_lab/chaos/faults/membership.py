@@ -17,7 +17,7 @@ from deadpool_lab.chaos.jobs import SCRIPT
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.network import Network
 
-_DRAIN = "deadpool.cli.act.node"
+_DRAIN = "deadpool.cli.job"
 
 
 class JoinFault(Fault):

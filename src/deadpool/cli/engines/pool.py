@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import Json, check_at_least, folder_given_as
+from deadpool.cli.arguments import Json, check_at_least, folder_given_as
 
 if TYPE_CHECKING:
     from deadpool.control.launch.run_dir import RunDir
@@ -192,7 +192,7 @@ def add_job(
     """Add a job to the pool, also a running one, or change what the pool knows of it."""
     import msgspec
 
-    from deadpool.cli.start.program import checked_program
+    from deadpool.cli.start.run import checked_program
     from deadpool.control.coordinator.announcement import ask_pool
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.errors import ConfigError

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import check_health_root, folder_given_as
+from deadpool.cli.arguments import check_health_root, folder_given_as
 from deadpool.cli.start.options import with_settings
-from deadpool.cli.start.program import (
+from deadpool.cli.start.run import (
     MODULE_HELP,
     NO_PYTHON_HELP,
     PRELOAD_HELP,

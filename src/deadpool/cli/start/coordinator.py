@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import folder_given_as
+from deadpool.cli.arguments import folder_given_as
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.words import tell_misspelt_variables
 from deadpool.config.values import COORDINATOR

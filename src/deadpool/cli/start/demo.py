@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given import Figures, OldFigures, check_output, in_new_form, write_output
+from deadpool.cli.arguments import Figures, OldFigures, check_output, in_new_form, write_output
 
 if TYPE_CHECKING:
     from deadpool.demo.trial import Comparison
@@ -78,7 +78,7 @@ def _print_result(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from deadpool.cli.show.story import print_recovery
+    from deadpool.cli.show.written import print_recovery
 
     console = Console(highlight=False)
     console.print(f"\nSIGKILL to node {comparison.kill.victim} (agent and trainer) in the middle of a step:")

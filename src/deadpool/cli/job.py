@@ -1,33 +1,110 @@
-"""`deadpool node`: take a node out of a running job, or hit one.
+"""Commands that act on a running job.
 
-`await_departure`: how a command waits for a node to leave: it asks the coordinator, so that it also works from
-another machine.
+`deadpool job protect` changes how its snapshots are protected, and `deadpool job audit` plays a recovery for each kind
+of rank and says whether the script is exact. `deadpool node drain` takes a node out without losing a step, `replace`
+drains the slowest one, and `kill` injects a fault.
 
-`drain`: `deadpool node drain`: take a node out of a running job without losing a step.
-
-`replace`: `deadpool node replace`: drain the slowest node.
-
-`kill`: `deadpool node kill`: inject a fault into a running job.
+A command that waits for a node to leave asks the coordinator, so that it also works from another machine.
 """
 
 from __future__ import annotations
 
 import json as json_format
 import signal as signals
+import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given import Json, WaitS, check_at_least
+from deadpool.cli.arguments import Json, WaitS, check_at_least, for_a_job
 from deadpool.cli.job_client import ask
-from deadpool.cli.run_argument import for_a_job
 from deadpool.config.orders import MOMENTS
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 
+
+@for_a_job(formerly="scheme")
+def protect(
+    run: Path | None,
+    scheme: Annotated[
+        str | None, typer.Option(help="copies=N, rs(K,M), or auto: the job chooses again, within its bounds")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Protect the snapshots of a running job in another way: all ranks stop between two steps, copies go to their new
+    places, and no step is computed again. Until they are there the old ones stay. `deadpool status` says when every
+    version is protected. The job does not undo what was asked for here, unless it is asked for auto."""
+    from deadpool.cli.job_client import find_run_dir
+    from deadpool.config.checks import AUTO
+    from deadpool.protocol.coding import Scheme
+
+    if scheme is None:
+        raise ConfigError("no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto, as in --scheme copies=2")
+    if scheme != AUTO:
+        try:
+            Scheme.parse(scheme)
+        except ValueError as error:
+            what_now = "give copies=N, rs(K,M) or auto, as in --scheme copies=2"
+            raise ConfigError(f"scheme={scheme!r} cannot be used, {error}: {what_now}") from None
+    body = ask(find_run_dir(run), "protect", scheme=scheme)
+    print(json_format.dumps(body) if json else _in_words(body["scheme"], body["before"]))
+
+
+def _in_words(scheme: str, before: str) -> str:
+    """What was asked for; a plan carries it out, perhaps after a recovery that is under way."""
+    if scheme == before:
+        return f"nothing changes: snapshots are to be protected by {scheme} already"
+    when = "from the next plan on; `deadpool status` says when every version is"
+    return f"snapshots will be protected by {scheme} instead of {before} {when}"
+
+
 _ASK_S = 0.2
+
+
+@for_a_job()
+def audit(
+    run: Path | None,
+    wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
+    wait_s: WaitS = 600.0,
+    json: Json = False,
+) -> None:
+    """Play a recovery without a loss, for one rank of each kind in turn: another process takes the rank, all ranks
+    compute the last steps again, and digests of their state are compared. In a last one all ranks are cut off inside of
+    a step. Exit code 1: the script is not exact, or there was no verdict."""
+    from deadpool.cli.job_client import find_run_dir
+
+    check_at_least(0, wait_s=wait_s)
+    folder = find_run_dir(run)
+    before = len(ask(folder, "status")["audit"]["verdicts"])
+    ask(folder, "audit")
+    if not wait:
+        print("{}" if json else "asked for: deadpool status will have the verdict")
+        return
+    deadline = time.monotonic() + wait_s
+    while (state := ask(folder, "status")["audit"])["under_way"]:
+        if time.monotonic() > deadline:
+            print(f"no verdict within {wait_s:g} s, the audit goes on: deadpool status will have it", file=sys.stderr)
+            raise typer.Exit(1)
+        time.sleep(_ASK_S)
+    verdicts = state["verdicts"][before:]
+    print(json_format.dumps(verdicts) if json else "\n".join(map(_line, verdicts)))
+    is_whole = bool(verdicts) and verdicts[-1]["inside"]  # which comes last
+    if not is_whole:
+        print("not every recovery could be played: the event audit_given_up says why", file=sys.stderr)
+    if not is_whole or not all(each["exact"] for each in verdicts):
+        raise typer.Exit(1)
+
+
+def _line(verdict: dict[str, Any]) -> str:
+    place = "inside of" if verdict["inside"] else "at"
+    where = f"rank {verdict['replaced']} was replaced {place} step {verdict['step']}"
+    if verdict["exact"]:
+        again = "were back where it begins" if verdict["inside"] else "computed the same again"
+        undecided = "".join(f"; {each} differs, and alone decides nothing" for each in verdict.get("undecided", ()))
+        return f"exact: {where}, and {verdict['ranks']} ranks {again}{undecided}"
+    return f"NOT EXACT: {where}, and {verdict['part']} of rank {verdict['rank']} differs ({verdict['rule']})"
 
 
 def await_departure(folder: RunDir, node: str, wait_s: float) -> None:
@@ -61,8 +138,7 @@ def drain(
 ) -> None:
     """Take a node out of a running job: a spare takes its ranks between two steps, no step is computed again, and then
     the node's agent ends. A spare leaves at once. Refused while no spare can take the ranks, and during a recovery."""
-    from deadpool.cli.job_client import ask, find_run_dir
-    from deadpool.errors import ConfigError
+    from deadpool.cli.job_client import find_run_dir
 
     if node is None:
         raise ConfigError(
@@ -88,8 +164,7 @@ def replace(
     json: Json = False,
 ) -> None:
     """Drain the slowest of the nodes that `deadpool status` calls slow. For another use deadpool node drain --node."""
-    from deadpool.cli.job_client import ask, find_run_dir
-    from deadpool.errors import ConfigError
+    from deadpool.cli.job_client import find_run_dir
 
     if not straggler:
         raise ConfigError(
@@ -118,7 +193,7 @@ def kill(
     json: Json = False,
 ) -> None:
     """Send a signal to a node, or to the trainer of a rank: now, or at a moment of training."""
-    from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.cli.job_client import find_run_dir
     from deadpool.config.orders import InjectionOrder, signal_number
 
     order = InjectionOrder(node=node, rank=rank, signal=signal_number(signal), at=at, step=step).checked()

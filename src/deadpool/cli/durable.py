@@ -1,7 +1,7 @@
 """`deadpool durable`: checkpoints on disk, and what a job left there when it could not go on.
 
-`deadpool durable`: list, verify and export durable checkpoints, have a running job write one now, and read the
-copies that a job left on disk when it could not go on.
+`deadpool durable`: list, verify and export durable checkpoints, have a running job write one now, and read the copies
+that a job left on disk when it could not go on.
 
 `salvage`: `deadpool durable salvage`: read the copies that a job left on disk when it could not go on.
 """
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import Json, OldTimeoutS, WaitS, check_at_least, in_new_form
-from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.arguments import Json, OldTimeoutS, WaitS, check_at_least, for_a_job, in_new_form
 
 if TYPE_CHECKING:
     from deadpool.durable.manifest import Manifest
