@@ -28,9 +28,10 @@ from msgspec.structs import replace
 from output import give_out
 
 from deadpool.config.environment import SECRET_VARIABLE
-from deadpool.protocol.coding import CodingGroup, parity_layout
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import PIECE_BYTES, Extent, Geometry, Seal
+from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests, region, write_seal
 from deadpool.snapshot.erasure.block_source import BlockSource
@@ -93,7 +94,7 @@ def measure_fold(coder: Coder, data_blocks: int, parities: int, repeats: int) ->
 class Members:
     def __init__(self, data_blocks: int, parities: int, shard_bytes: int) -> None:
         count = data_blocks + parities
-        self.group = CodingGroup(ranks=tuple(range(count)), parities=parities)
+        self.group = RankGroup(ranks=tuple(range(count)), parities=parities)
         self.geometry = Geometry(record_capacity=4096, unique_bytes=shard_bytes, replica_bytes=0)
         self.extent = Extent(record_bytes=4096, unique_bytes=shard_bytes, replica_bytes=0)
         self.segment = Segment.create("bench-own", self.geometry, 1)

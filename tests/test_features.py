@@ -74,7 +74,7 @@ FEATURES = {
     ),
     "coding": Feature(
         words="coded coding erasure parities parity",
-        files=42,
+        files=26,
         before=46,
         folders=("snapshot/erasure",),
     ),

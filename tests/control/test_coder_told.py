@@ -9,17 +9,18 @@ import pytest
 from deadpool.control.agent import coded_copies
 from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.events.event import Event
-from deadpool.protocol.coding import CodingGroup, parity_layout
-from deadpool.protocol.effects import ParityTarget
+from deadpool.protocol.effects import JointTarget
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import SlotRef
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
+from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.erasure.galois import IsalCoder, choose, libraries
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.wire.credentials import read_credentials
 
-GROUP = CodingGroup(ranks=(0, 1, 2), parities=1)
+GROUP = RankGroup(ranks=(0, 1, 2), parities=1)
 GEOMETRIES = (Geometry(record_capacity=64, unique_bytes=4096, replica_bytes=0),) * 2
 
 
@@ -36,7 +37,7 @@ def told(coder: object, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
         )
         for index in range(2):
             version = Version(Generation(1, 1), index)
-            target = ParityTarget(group=GROUP, member=0, version=version, geometries=GEOMETRIES)
+            target = JointTarget(group=GROUP, member=0, version=version, geometries=GEOMETRIES)
             coded.begin(SlotRef(segment=0, index=index), target)
         coded.forget(0)
     client.close()

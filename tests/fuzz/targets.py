@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from deadpool.control.agent.rendezvous import RendezvousServer, _request
 from deadpool.errors import WireError
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     ALL,
@@ -29,6 +28,7 @@ from deadpool.protocol.messages import (
     Order,
     Report,
 )
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena.checksums import PieceDigests
 from deadpool.snapshot.arena.slot import pack_seal
@@ -61,7 +61,7 @@ _SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)
 _DIGEST = Digest(record=1, unique=2, replica=3)
 _SEAL = Seal(rank=0, version=Version(Generation(1, 1), 4), extent=_EXTENT, digest=_DIGEST, full=True)
-_GROUP = CodingGroup(ranks=(0, 1), parities=1)
+_GROUP = RankGroup(ranks=(0, 1), parities=1)
 _PARITY = ParityName(group=_GROUP, member=1, version=_SEAL.version)
 _CONTRIBUTION = Contribution(
     group=_GROUP,

@@ -13,7 +13,6 @@ from deadpool.protocol import inputs
 from deadpool.protocol import messages as msg
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.causes import AdaptiveBounds, Checkpoint, DurableSettings, FaultKind, Miss, Refusal
-from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
@@ -21,6 +20,7 @@ from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import NO_GENERATION, Generation, Layout, Schedule, Version
 from deadpool.protocol.quorum import Changes, Footing, Promise, Seated
+from deadpool.protocol.schemes import NodeGroup, RankGroup, Scheme
 from deadpool.protocol.seal import Digest
 from deadpool.wire.codec import decode, encode
 
@@ -610,7 +610,7 @@ class AgentBench(Bench):
                 return inputs.Received(slot=slot(ref), copy=copy(name), bytes_received=1)
         raise ValueError(plain)
 
-    def _coding_group(self, rank: int, named: dict[str, str]) -> CodingGroup:
+    def _coding_group(self, rank: int, named: dict[str, str]) -> RankGroup:
         assert self._group is not None
         parities = int(named.get("parities", self._group.parities))
         return structs.replace(self._group, parities=parities).of(rank, self._layout)

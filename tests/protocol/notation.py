@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from deadpool.protocol import effects as fx
 from deadpool.protocol import messages as msg
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Address, Generation, Schedule, Value, Version
 from deadpool.protocol.quorum import Footing, Promise
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -158,9 +158,13 @@ def _order(order: msg.RankOrder) -> str:
     return f"[rank {order.rank}: {', '.join(words) or 'restore'}]"
 
 
+SHOWN_AS = {"joint": "parity"}
+"""A joint copy is a parity in all transcripts, because no other feature makes joint copies."""
+
+
 def _named(name: str, facts: dict[str, Any]) -> str:
-    shown = [f"{key}={_value(value)}" for key, value in facts.items() if value is not None and value != ()]
-    return " ".join([name, *shown])
+    shown = {SHOWN_AS.get(key, key): value for key, value in facts.items() if value is not None and value != ()}
+    return " ".join([name, *(f"{key}={_value(value)}" for key, value in shown.items())])
 
 
 def _sizes(geometries: tuple[Geometry, ...]) -> str:
@@ -194,14 +198,14 @@ def _value(value: Any) -> str:
             return f"{rank},{_value(reason)}"
         case msg.TrainerInfo(trainer=trainer, state=state, rank=rank):
             return f"{trainer}:{state}" + ("" if rank is None else f":{rank}")
-        case msg.Inventory(live=live, own=own, held=held, parities=parities):
+        case msg.Inventory(live=live, own=own, held=held, joint=parities):
             coded = f"; parity {_value(parities)}" if parities else ""
             return f"(live {_value(live)}; own {_value(own)}; held {_value(held)}{coded})"
-        case msg.Parity(version=made_of, copies=coded) | fx.ParityTarget(version=made_of, geometries=coded):
-            of = ",".join(str(copy.seal.rank) for copy in coded) if isinstance(value, msg.Parity) else _sizes(coded)
+        case msg.JointCopy(version=made_of, copies=coded) | fx.JointTarget(version=made_of, geometries=coded):
+            of = ",".join(str(copy.seal.rank) for copy in coded) if isinstance(value, msg.JointCopy) else _sizes(coded)
             several = f"/{value.group.parities}" if value.group.parities > 1 else ""
             return f"{value.member}:{_value(made_of)}({of}){several}"
-        case CodingGroup(ranks=ranks, parities=parities):
+        case RankGroup(ranks=ranks, parities=parities):
             return f"{','.join(map(str, ranks))}/{parities}"
         case msg.CaptureCostReport():
             told = {f.name: getattr(value, f.name) for f in structs.fields(value) if f.name != "rank"}

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import pytest
 
 from deadpool.protocol.causes import CHANGES, AdaptiveBounds
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import (
     ENVIRONMENT,
     EVICTED,
@@ -27,6 +26,7 @@ from deadpool.protocol.features.adaptation.coordinator.adaptation import (
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, SchemeChoice
 from deadpool.protocol.health import CERTAIN, CORRECTABLE, DOUBTFUL, HOT, LIKELY, LINK_ERRORS, UNCORRECTABLE
 from deadpool.protocol.messages import Sign
+from deadpool.protocol.schemes import Scheme
 
 DWELL_S = 600.0
 MIB = 1 << 20
@@ -220,9 +220,9 @@ class Watcher:
 def spiteful_memory(rng: random.Random, scheme: Scheme) -> list[Memory]:
     """Copies take too much wherever they are whole, and would fit wherever they are not."""
     spite = rng.random() < 0.8
-    own = rng.choice((300, 260, 251) if spite != scheme.is_coded else (100, 180, 187, 190)) * MIB
-    held = own // (4 if scheme.is_coded else 1)
-    left = rng.choice((99, 120) if spite != scheme.is_coded else (400, 700)) * MIB
+    own = rng.choice((300, 260, 251) if spite != scheme.in_groups else (100, 180, 187, 190)) * MIB
+    held = own // (4 if scheme.in_groups else 1)
+    left = rng.choice((99, 120) if spite != scheme.in_groups else (400, 700)) * MIB
     return [Memory(node=f"n{p}", total=1000 * MIB, available=left, copies=own + held, own=own) for p in range(8)]
 
 

@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 from notation import address, copies, copy, version
 
-from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
 from deadpool.protocol.coordinator.recovery.planner import plan
 from deadpool.protocol.identity import Generation, Layout, Schedule
-from deadpool.protocol.messages import Copies, Copy, Inventory, Live, Lives, Parity
+from deadpool.protocol.messages import Copies, Copy, Inventory, JointCopy, Live, Lives
+from deadpool.protocol.schemes import NodeGroup, Scheme
 
 V4 = "v4@1.1"
 LAYOUT = Layout(positions=4, per_node=1, holders=1)
@@ -24,11 +24,13 @@ def member(position: int, *, parity: bool = True, own: bool = True, coded_before
     """`coded_before`: its parity was made of another snapshot of that rank."""
     others = [copy(f"{other}:{V4}") for other in range(4) if other != position]
     others = [_with_digest(each, 7) if each.seal.rank == coded_before else each for each in others]
-    kept = Parity(group=GROUP.of(0, LAYOUT), member=position, version=version(V4), digest=0, copies=Copies.of(others))
+    kept = JointCopy(
+        group=GROUP.of(0, LAYOUT), member=position, version=version(V4), digest=0, copies=Copies.of(others)
+    )
     inventory = Inventory(
         live=Lives.of([Live(rank=position, version=version(V4), clean=True)]),
         own=Copies.of(copies(f"{position}:{V4}") if own else ()),
-        parities=(kept,) if parity else (),
+        joint=(kept,) if parity else (),
     )
     name = f"n{position}"
     return NodeView(node=name, data=address(name), position=position, trainers=(), inventory=inventory)
@@ -94,7 +96,7 @@ def test_parities_that_were_made_of_other_snapshots_are_not_counted_on() -> None
     assert isinstance(one_lost, GlobalPlan) and one_lost.resume == version(V4)
     [order] = one_lost.parts["s0"].orders
     [fetch] = order.fetch
-    assert fetch.rebuild is not None and [block.member for block in fetch.rebuild.parity] == [0, 1]
+    assert fetch.rebuild is not None and [block.member for block in fetch.rebuild.joint] == [0, 1]
     two_lost = planned(member(0), member(2, coded_before=1), spare("s0"), spare("s1"))
     assert isinstance(two_lost, NoPlan), "of rank 1 there are two seals, and of each only one parity"
 

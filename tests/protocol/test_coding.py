@@ -6,14 +6,15 @@ import itertools
 
 import pytest
 
-from deadpool.protocol.coding import CodingGroup, Scheme, capacity_extent, parity_layout, pieces_of
-from deadpool.protocol.seal import PIECE_BYTES, Extent, Geometry
+from deadpool.protocol.schemes import RankGroup, Scheme
+from deadpool.protocol.seal import PIECE_BYTES, Extent, Geometry, capacity_extent, pieces_of
+from deadpool.protocol.stripes import Stripes, parity_layout
 
 SHAPES = [(2, 1), (3, 1), (4, 1), (5, 1), (3, 2), (4, 2), (6, 2), (10, 2), (7, 3)]
 
 
-def _group(size: int, parities: int) -> CodingGroup:
-    return CodingGroup(ranks=tuple(range(100, 100 + size)), parities=parities)
+def _group(size: int, parities: int) -> RankGroup:
+    return RankGroup(ranks=tuple(range(100, 100 + size)), parities=parities)
 
 
 def _geometry(pieces: int, record_bytes: int = 5000) -> Geometry:
@@ -22,7 +23,7 @@ def _geometry(pieces: int, record_bytes: int = 5000) -> Geometry:
 
 @pytest.mark.parametrize(("size", "parities"), SHAPES)
 def test_every_member_has_as_many_data_and_parity_blocks_as_the_others(size: int, parities: int) -> None:
-    group = _group(size, parities)
+    group = Stripes(_group(size, parities))
     for member in range(size):
         assert len(group.data_stripes(member)) == size - parities
         assert len(group.parity_stripes(member)) == parities
@@ -32,7 +33,7 @@ def test_every_member_has_as_many_data_and_parity_blocks_as_the_others(size: int
 
 @pytest.mark.parametrize(("size", "parities"), SHAPES)
 def test_any_losses_up_to_the_parities_can_be_rebuilt_and_no_more(size: int, parities: int) -> None:
-    group = _group(size, parities)
+    group = Stripes(_group(size, parities))
     for count in range(1, min(size, parities + 2)):
         for lost in itertools.combinations(range(size), count):
             left = [member for member in range(size) if member not in lost]
@@ -43,14 +44,17 @@ def test_any_losses_up_to_the_parities_can_be_rebuilt_and_no_more(size: int, par
 @pytest.mark.parametrize(("size", "parities"), SHAPES)
 def test_each_piece_goes_to_all_parities_of_its_stripe(size: int, parities: int) -> None:
     group, geometry = _group(size, parities), _geometry(7)
+    stripes = Stripes(group)
     pieces = pieces_of(geometry, capacity_extent(geometry))
     for member in range(size):
         sent = [
             (piece.number, target)
             for target in group.others(member)
-            for _, piece in group.pieces_for(member, target, geometry, capacity_extent(geometry))
+            for _, piece in stripes.pieces_for(member, target, geometry, capacity_extent(geometry))
         ]
-        wanted = [(p.number, t) for p in pieces for t in group.parity_members(group.place_of(member, p.number).stripe)]
+        wanted = [
+            (p.number, t) for p in pieces for t in stripes.parity_members(stripes.place_of(member, p.number).stripe)
+        ]
         assert sorted(sent) == sorted(wanted)
 
 
@@ -73,7 +77,7 @@ def test_rows_hold_the_longest_piece_and_do_not_overlap() -> None:
     ends = [row.offset + row.size for row in layout.rows]
     assert all(row.offset >= end for row, end in zip(layout.rows[1:], ends, strict=False))
     for other, geometry in zip(group.others(1), geometries, strict=True):
-        for place, piece in group.pieces_for(other, 1, geometry, capacity_extent(geometry)):
+        for place, piece in Stripes(group).pieces_for(other, 1, geometry, capacity_extent(geometry)):
             assert piece.size <= layout.at[place].size
 
 
@@ -101,4 +105,4 @@ def test_scheme_that_makes_no_sense_is_refused(text: str) -> None:
 @pytest.mark.parametrize("ranks", [(1,), (), (1, 1)])
 def test_group_that_makes_no_sense_is_refused(ranks: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="no group"):
-        CodingGroup(ranks=ranks, parities=1)
+        RankGroup(ranks=ranks, parities=1)

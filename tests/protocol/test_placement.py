@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.placement import LOAD_LIMIT, NO_PLACEMENT, Placement
 from deadpool.protocol.coordinator.recovery.placement import place as place_by_scheme
+from deadpool.protocol.schemes import Scheme
 
 hypothesis = pytest.importorskip("hypothesis")
 given, st = hypothesis.given, hypothesis.strategies

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deadpool.protocol.causes import AdaptiveBounds
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import Change, Memory, Outlook, Pacing
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import LONGEST_WAIT, SCHEME, SchemeChoice
+from deadpool.protocol.schemes import Scheme
 
 DWELL_S = 600.0
 GIB = 1 << 30

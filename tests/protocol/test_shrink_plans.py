@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from notation import address
 
 from deadpool.protocol.agent.copies.slots import Slots, SlotState
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import place
 from deadpool.protocol.features.shrink.coordinator.carriers import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Generation, Layout, Schedule, Version
 from deadpool.protocol.messages import Copy, Inventory, Permit, Shares, TrainerInfo
+from deadpool.protocol.schemes import Scheme
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
 

@@ -12,9 +12,10 @@ from msgspec import structs
 from snapshot_nodes import DEADLINE_S, GENERATION, MEMBER, VERSION
 
 from deadpool.protocol.causes import Refusal
-from deadpool.protocol.coding import CodingGroup, parity_layout, pieces_of
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region
+from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region, pieces_of
+from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests, region
 from deadpool.snapshot.erasure.block_source import BlockSource
@@ -37,7 +38,6 @@ PIECE = 512
 """Instead of 4 MiB, where a test takes the fixture `small_pieces`: many pieces, and rows, in few bytes."""
 
 _MODULES = (
-    "protocol.coding",
     "protocol.seal",
     "snapshot.arena.checksums",
     "snapshot.arena.checksums",
@@ -70,7 +70,7 @@ class CodedNode:
     """One member of a group, with rank 10 + member."""
 
     def __init__(
-        self, group: CodingGroup, member: int, shards: list[tuple[Geometry, Extent]], full: bool, coder: Coder | None
+        self, group: RankGroup, member: int, shards: list[tuple[Geometry, Extent]], full: bool, coder: Coder | None
     ) -> None:
         self.group, self.member, self.full = group, member, full
         self.geometry, self.extent = shards[member]
@@ -168,7 +168,7 @@ class CodedGroup:
     def __init__(
         self, parities: int, shards: list[tuple[Geometry, Extent]], *, full: bool = True, coder: Coder | None = None
     ) -> None:
-        self.group = CodingGroup(ranks=tuple(10 + member for member in range(len(shards))), parities=parities)
+        self.group = RankGroup(ranks=tuple(10 + member for member in range(len(shards))), parities=parities)
         self._stack = ExitStack()
         self.nodes: list[CodedNode] = []
         for member in range(len(shards)):

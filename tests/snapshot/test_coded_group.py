@@ -15,6 +15,7 @@ from snapshot_nodes import GENERATION, WAIT_S
 
 from deadpool.errors import TransferError
 from deadpool.protocol.seal import REGIONS
+from deadpool.protocol.stripes import Stripes
 from deadpool.snapshot.arena.slot import read_seal, write_seal
 from deadpool.snapshot.erasure.galois import NumpyCoder
 
@@ -143,7 +144,7 @@ def blocks_of(group: CodedGroup, away: set[int]) -> list[tuple[int, memoryview]]
 
 def blocks_beside(group: CodedGroup, member: int, number: int) -> tuple[tuple[int, memoryview], tuple[int, memoryview]]:
     """The first parity of a piece's row, and another member's piece in that row, each with the member that has it."""
-    coding = group.group
+    coding = Stripes(group.group)
     place = coding.place_of(member, number)
     keeper = coding.parity_members(place.stripe)[0]
     for other in coding.data_members(place.stripe):

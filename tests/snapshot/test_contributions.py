@@ -13,8 +13,8 @@ from msgspec import structs
 from snapshot_nodes import GENERATION, WAIT_S, greeted
 
 from deadpool.errors import TransferError
-from deadpool.protocol.coding import Piece
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.seal import Piece
 from deadpool.snapshot.erasure.galois import NumpyCoder
 from deadpool.snapshot.transfer import ContributeRequest
 from deadpool.snapshot.transfer.frames import Chunk, Kind, pack_chunk, pack_frame

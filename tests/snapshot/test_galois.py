@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deadpool.errors import TransferError
-from deadpool.protocol.coding import MOST_MEMBERS, MOST_PARITIES
+from deadpool.protocol.schemes import MOST_MEMBERS, MOST_PARITIES
 from deadpool.snapshot.erasure import galois
 from deadpool.snapshot.erasure.galois import (
     DataBlock,

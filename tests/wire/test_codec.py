@@ -16,10 +16,10 @@ import pytest
 
 from deadpool.errors import WireError
 from deadpool.protocol import messages
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import FreeFormMessage, Generation, Message, Value, Version
 from deadpool.protocol.inventory_batches import Copies, Lives
 from deadpool.protocol.messages import Answer, Ask, Copy, Facts, Fence, FenceAck, Inventory, Live, Stepped
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.wire.codec import decode, encode
 
@@ -45,9 +45,9 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind in LEAVES:
         return LEAVES[kind]
-    if kind is CodingGroup:
+    if kind is RankGroup:
         ranks = st.lists(NUMBERS, min_size=2, max_size=4, unique=True).map(tuple)
-        return st.builds(CodingGroup, ranks=ranks, parities=st.just(1))
+        return st.builds(RankGroup, ranks=ranks, parities=st.just(1))
     if kind in (Copies, Lives):
         return st.lists(structs_of(Copy if kind is Copies else Live), max_size=4).map(kind.of)
     if isinstance(kind, type) and issubclass(kind, Value):

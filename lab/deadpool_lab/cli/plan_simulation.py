@@ -17,7 +17,7 @@ _NODE = {"reset": "node", "repair": "node"}
 
 def setup_of(advice: Advice, per_node: int) -> EnduranceSetup:
     """The same cluster, rates and durations for the simulator, which knows nothing of the model."""
-    from deadpool.protocol.coding import Scheme
+    from deadpool.protocol.schemes import Scheme
     from deadpool_lab.sim.endurance.setup import Durations, EnduranceSetup
 
     inputs, best, phases = advice.inputs, advice.best, advice.phases

@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import FetchCopy
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import Block, Parity
+from deadpool.protocol.messages import Block, JointCopy
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest
+from deadpool.protocol.stripes import Stripes
 from deadpool_lab.sim.checking.history import State
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def content_of(rank: int, version: Version, state: State) -> Content:
 class ParityContent:
     """`rank` is the one under which its node keeps it."""
 
-    group: CodingGroup
+    group: RankGroup
     member: int
     version: Version
     parts: dict[int, Content] = field(default_factory=dict)  # by rank
@@ -94,7 +95,7 @@ def read_blocks(world: World, target: Machine, effect: FetchCopy, generation: Ge
                 blocks.data[block.member] = content
             else:
                 blocks.damaged.append((block, False))
-    for block in rebuild.parity:
+    for block in rebuild.joint:
         keeper = _reachable(world, target, block, generation)
         found = _parity_content(keeper, rebuild.group, block.member, version) if keeper is not None else None
         if found is not None:
@@ -115,7 +116,7 @@ def decode(effect: FetchCopy, blocks: Blocks) -> Content | None:
     rebuild = effect.fetch.rebuild
     assert rebuild is not None
     group, rank = rebuild.group, effect.fetch.copy.seal.rank
-    if not group.can_rebuild(rebuild.member, blocks.data, blocks.parity):
+    if not Stripes(group).can_rebuild(rebuild.member, blocks.data, blocks.parity):
         return None
     parity = next(iter(blocks.parity.values()))
     wrong = parity.flipped or any(
@@ -145,11 +146,11 @@ def _own_content(machine: Machine | None, rank: int, version: Version) -> Conten
 
 
 def _parity_content(
-    machine: Machine, group: CodingGroup, member: int, version: Version
-) -> tuple[ParityContent, Parity] | None:
+    machine: Machine, group: RankGroup, member: int, version: Version
+) -> tuple[ParityContent, JointCopy] | None:
     """None also where the node gives a parity of another group, which a reader refuses."""
-    slot = machine.agent.copies.find_parity(group, member, version)
+    slot = machine.agent.copies.find_joint(group, member, version)
     content = machine.arena.contents.get(slot.ref) if slot is not None else None
-    if slot is None or slot.parity is None or not isinstance(content, ParityContent):
+    if slot is None or slot.joint is None or not isinstance(content, ParityContent):
         return None
-    return (content, slot.parity) if (content.group, content.member) == (group, member) else None
+    return (content, slot.joint) if (content.group, content.member) == (group, member) else None

@@ -262,7 +262,7 @@ class Machine:
     def _reported_copies(self) -> set[tuple[int, Version]]:
         """The copies that it reported at the last fence."""
         copies = {(copy.seal.rank, copy.seal.version) for copy in (*self.frozen.own, *self.frozen.held)}
-        return copies | {(parity.keeper, parity.version) for parity in self.frozen.parities}
+        return copies | {(parity.keeper, parity.version) for parity in self.frozen.joint}
 
     def _obey(self, order: Order) -> None:
         message = order.message

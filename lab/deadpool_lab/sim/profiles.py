@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deadpool.protocol.coding import Scheme
+from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.faults.fault import TIME
 from deadpool_lab.sim.options import ANYTHING, SIZE_KINDS, Profile, SeedOptions
 

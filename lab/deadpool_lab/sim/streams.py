@@ -102,7 +102,7 @@ class CopyStreams:
             self._push_failed(stream, f"refused: {refusal.value}", refusal)
 
     def on_accepted(self, accepted: AcceptOffer) -> None:
-        stream, slot, parity = self._offers.pop(accepted.offer), accepted.slot, accepted.parity
+        stream, slot, parity = self._offers.pop(accepted.offer), accepted.slot, accepted.joint
         assert stream.target is not None
         arena = stream.target.arena
         if parity is not None and stream.copy is not None:

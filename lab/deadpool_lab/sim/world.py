@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from deadpool.protocol.causes import AdaptiveBounds, DurableSettings
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
@@ -16,6 +15,7 @@ from deadpool.protocol.effects import Finish
 from deadpool.protocol.identity import Address, Generation, Layout, Schedule, Version
 from deadpool.protocol.inputs import DrainAsked, FromAgent, SchemeAsked
 from deadpool.protocol.messages import Settings, Shares
+from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.checking.checkers import Checkers
 from deadpool_lab.sim.checking.history import History
 from deadpool_lab.sim.clock import Clock, LocalClock, Reductions

@@ -38,7 +38,7 @@ def protect(
     version is protected. The job does not undo what was asked for here, unless it is asked for auto."""
     from deadpool.cli.job_client import find_run_dir
     from deadpool.config.checks import AUTO
-    from deadpool.protocol.coding import Scheme
+    from deadpool.protocol.schemes import Scheme
 
     if scheme is None:
         raise ConfigError("no scheme was chosen: give --scheme with copies=N, rs(K,M) or auto, as in --scheme copies=2")

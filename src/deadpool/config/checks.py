@@ -96,7 +96,7 @@ def _check_shrinking(config: JobConfig) -> None:
     alone = not config.standby_coordinators and "," not in config.coordinators
     require("without_spare", then, waits or alone, "wait: a job with several coordinators cannot shrink")
     accepted = f"wait: a job whose snapshots are coded, by protect={config.protect!r}, cannot shrink (copies=N can)"
-    require("without_spare", then, waits or not config.scheme.is_coded, accepted)
+    require("without_spare", then, waits or not config.scheme.in_groups, accepted)
 
 
 def _check_durable(config: JobConfig) -> None:
@@ -141,7 +141,7 @@ def _check_coded_bound(config: JobConfig) -> None:
     coded, asked, given = config.coded_bound, config.scheme, config.protect_at_most
     if coded is None:
         return
-    require("protect_at_most", given, not asked.is_coded, f"no rs(K,M) beside protect={config.protect!r}")
+    require("protect_at_most", given, not asked.in_groups, f"no rs(K,M) beside protect={config.protect!r}")
     fits = coded.losses >= asked.losses and coded.losses < config.nodes
     accepted = f"rs(K,M) with M of at least {asked.losses} and less than nodes={config.nodes}: as many losses as "
     require("protect_at_most", given, fits, f"{accepted}{asked} survives")

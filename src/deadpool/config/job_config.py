@@ -34,7 +34,7 @@ from deadpool.config.values import (
     settings_of,
 )
 from deadpool.errors import ConfigError
-from deadpool.protocol.coding import Scheme
+from deadpool.protocol.schemes import Scheme
 
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.identity import Value
 from deadpool.protocol.inventory_batches import Copy
+from deadpool.protocol.schemes import Scheme
 
 
 class Refusal(Enum):

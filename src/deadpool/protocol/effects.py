@@ -12,9 +12,9 @@ import msgspec
 
 from deadpool.events.event import Event
 from deadpool.protocol.causes import EndCause, Refusal
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import AgentMessage, Copy, Fetch, Holder, OrderMessage, Peer, SlotRef, ToTrainerMessage
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class PushCopy:
     holder: Holder
     generation: Generation
     full: bool
-    group: CodingGroup | None = None  # only the pieces for the parity of member `target` are sent
+    group: RankGroup | None = None  # only what member `target` of it needs is sent
     target: int = 0
 
 
@@ -132,11 +132,11 @@ class CutStreams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParityTarget:
-    """What a slot of parity is for. The geometries are of all members but this one, in their order: the slot has room
-    for snapshots as large."""
+class JointTarget:
+    """What a slot of a joint copy is for. The geometries are of all members but this one, in their order: the slot has
+    room for snapshots as large."""
 
-    group: CodingGroup
+    group: RankGroup
     member: int
     version: Version
     geometries: tuple[Geometry, ...]
@@ -146,9 +146,9 @@ class ParityTarget:
 class AcceptOffer:
     offer: int
     slot: SlotRef
-    parity: ParityTarget | None = None
+    joint: JointTarget | None = None
     rank: int = -1  # of the contribution
-    fresh: bool = False  # the first contribution to this parity: what was in the slot is gone
+    fresh: bool = False  # the first contribution to this joint copy: what was in the slot is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from enum import Enum
 import msgspec
 
 from deadpool.protocol.causes import Checkpoint, Refusal
-from deadpool.protocol.coding import CodingGroup, Scheme
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import AgentMessage, Copy, OrderMessage, SlotRef, TrainerMessage
+from deadpool.protocol.schemes import RankGroup, Scheme
 from deadpool.protocol.seal import Digest
 
 # --- inputs of the coordinator ---------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Offered:
     offer: int
     generation: Generation
     copy: Copy
-    group: CodingGroup | None = None
+    group: RankGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class SourceDamaged:
     node: str
     rank: int
     version: Version
-    group: CodingGroup | None = None  # else it is the parity that this rank's node keeps for the group
+    group: RankGroup | None = None  # else it is the parity that this rank's node keeps for the group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

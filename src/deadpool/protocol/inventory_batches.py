@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Value, Version
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
 _DIGEST = struct.Struct("<QQQ")  # record, unique, replica
@@ -145,15 +145,15 @@ class Lives(Value, frozen=True):
         return iter(sorted((live for batch in self.batches for live in batch), key=lambda live: live.rank))
 
 
-class Parity(Value, frozen=True, kw_only=True):
-    """What one member of a coding group keeps of a version for the others, whole and sealed. It holds their seals, so
+class JointCopy(Value, frozen=True, kw_only=True):
+    """What one member of a group keeps of a version for the others together, whole and sealed. It holds their seals, so
     it is evidence for each of them, and bytes together with what other members keep."""
 
-    group: CodingGroup
+    group: RankGroup
     member: int
     version: Version
     digest: int
-    copies: Copies  # of the other members, as they were coded
+    copies: Copies  # of the other members, as they were when it was made
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ class Parity(Value, frozen=True, kw_only=True):
 
     @property
     def keeper(self) -> int:
-        """The rank of this member, under which its node is asked for the parity."""
+        """The rank of this member, under which its node is asked for it."""
         return self.group.ranks[self.member]
 
 
@@ -172,4 +172,4 @@ class Inventory(Value, frozen=True, kw_only=True):
     live: Lives = Lives()
     own: Copies = Copies()
     held: Copies = Copies()
-    parities: tuple[Parity, ...] = ()
+    joint: tuple[JointCopy, ...] = ()

@@ -9,8 +9,9 @@ of the lost rank itself, even when a replica on another node supplies the bytes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from deadpool.protocol.identity import Value, Version
 PAGE_BYTES = 4096
 HEADER_BYTES = PAGE_BYTES
 PIECE_BYTES = 4 << 20
-"""The unit in which regions are checksummed and coded, and a divisor of what one frame carries."""
+"""The unit in which regions are checksummed, and a divisor of what one frame carries."""
 
 DAMAGED = "damaged"
 """The reason given for bytes that do not have the digest of their seal."""
@@ -112,3 +113,34 @@ def extent_of(extent: Extent, name: Region) -> int:
 
 def digest_of(digest: Digest, name: Region) -> int:
     return {"record": digest.record, "unique": digest.unique, "replica": digest.replica}[name]
+
+
+class Piece(NamedTuple):
+    """A part of a snapshot that is checksummed as a whole. `size` may be 0: the record of this version is
+    shorter than its region."""
+
+    number: int  # among all pieces of the snapshot
+    region: Region
+    offset: int  # within the region
+    size: int
+
+
+@functools.lru_cache(maxsize=64)
+def pieces_of(geometry: Geometry, extent: Extent) -> tuple[Piece, ...]:
+    """All pieces of a snapshot. Their numbers follow from the geometry alone, so that they are the same in every
+    version; the sizes are those of this one. A region that is not sent has no room in the geometry."""
+    pieces: list[Piece] = []
+    for region in REGIONS:
+        size = min(extent_of(extent, region), geometry.capacity(region))
+        for offset in range(0, geometry.capacity(region), PIECE_BYTES):
+            pieces.append(Piece(len(pieces), region, offset, max(0, min(PIECE_BYTES, size - offset))))
+    return tuple(pieces)
+
+
+def capacity_extent(geometry: Geometry) -> Extent:
+    """A snapshot that fills its slot."""
+    return Extent(
+        record_bytes=geometry.record_capacity,
+        unique_bytes=geometry.unique_bytes,
+        replica_bytes=geometry.replica_bytes,
+    )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from deadpool.errors import ConfigError
-from deadpool.protocol import coding
+from deadpool.protocol import schemes
 from deadpool.sizing.inputs import GB, Inputs
 
 CAPTURE_COST_S_PER_GB = 0.000275
@@ -54,7 +54,7 @@ SCHEMES = (Scheme(1, 8), Scheme(1, 4), Scheme(2, 8), Scheme(1), Scheme(2))
 def parse_scheme(text: str) -> Scheme:
     """What `deadpool run --protect` takes, and copies of something."""
     try:
-        scheme = coding.Scheme.parse(text)
+        scheme = schemes.Scheme.parse(text)
     except ValueError:
         scheme = None
     if scheme is None or not scheme.losses:

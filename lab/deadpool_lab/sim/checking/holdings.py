@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.identity import Version
+from deadpool.protocol.schemes import NodeGroup, RankGroup
+from deadpool.protocol.stripes import Stripes
 from deadpool_lab.sim.coding import ParityContent
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Holdings:
         machine = self._world.machine_at(node)
         inventory = machine.agent.copies.inventory(())
         copies = [(c.seal.rank, c.seal.version) for c in (*inventory.own, *inventory.held)]
-        parities = [(parity.keeper, parity.version) for parity in inventory.parities]
+        parities = [(parity.keeper, parity.version) for parity in inventory.joint]
         return copies + parities if machine.alive else []
 
     def all_seats_are_alive(self) -> bool:
@@ -84,7 +85,7 @@ class Holdings:
                 data, parity = self._blocks(nodes, group, version)
                 for lost in map(set, itertools.combinations(range(group.size), group.parities)):
                     for member in lost if dead <= lost else ():
-                        if not group.can_rebuild(member, data - lost, parity - lost):
+                        if not Stripes(group).can_rebuild(member, data - lost, parity - lost):
                             return f"rank {group.ranks[member]} after the loss of members {sorted(lost)} of {nodes}"
         return ""
 
@@ -139,10 +140,10 @@ class Holdings:
         data, parity = self._blocks(nodes, group, version, intact=True)
         seats = enumerate(coordinator.seats[position] for position in nodes.positions)
         away = {group.member_of(rank), *(member for member, node in seats if node not in coordinator.members)}
-        return group.can_rebuild(group.member_of(rank), data - away, parity - away)
+        return Stripes(group).can_rebuild(group.member_of(rank), data - away, parity - away)
 
     def _blocks(
-        self, nodes: NodeGroup, group: CodingGroup, version: Version, *, intact: bool = False
+        self, nodes: NodeGroup, group: RankGroup, version: Version, *, intact: bool = False
     ) -> tuple[set[int], set[int]]:
         """Members whose own snapshot is there, and members whose parity holds all others."""
         data, parity = set(), set()

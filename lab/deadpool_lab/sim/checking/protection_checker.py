@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deadpool.protocol.causes import CHANGES
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import UNGUARDED
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME
 from deadpool.protocol.features.adaptation.coordinator.protection import Protection
 from deadpool.protocol.health import CERTAIN, LIKELY, gravest
+from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.checking.violation import fail
 
 if TYPE_CHECKING:

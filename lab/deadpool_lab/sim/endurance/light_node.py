@@ -11,10 +11,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
-from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.identity import Address, Generation, Layout, Version
-from deadpool.protocol.inventory_batches import DIGEST_BYTES, Copies, CopyBatch, LiveBatch, Lives, Parity, SharedTraits
+from deadpool.protocol.inventory_batches import (
+    DIGEST_BYTES,
+    Copies,
+    CopyBatch,
+    JointCopy,
+    LiveBatch,
+    Lives,
+    SharedTraits,
+)
 from deadpool.protocol.messages import Copy, Encoded, Inventory, Join, Plan, Stored, TrainerInfo, Trainers
+from deadpool.protocol.schemes import NodeGroup, RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
 GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
@@ -41,7 +49,7 @@ class Parities:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._parts: dict[tuple[CodingGroup, int, Version], set[int]] = {}  # by group, member: ranks that have come
+        self._parts: dict[tuple[RankGroup, int, Version], set[int]] = {}  # by group, member: ranks that have come
 
     def fold(self, group: NodeGroup, own: int, rank: int, version: Version) -> tuple[int, ...]:
         """Takes the pieces of `rank` for the parity that the node of rank `own` keeps. Returns the ranks that are in it
@@ -65,10 +73,10 @@ class Parities:
     def drop_above(self, number: int) -> None:
         self._parts = {key: parts for key, parts in self._parts.items() if key[2].number <= number}
 
-    def listed(self) -> tuple[Parity, ...]:
+    def listed(self) -> tuple[JointCopy, ...]:
         """Lists the parities that are whole, for an inventory."""
         return tuple(
-            Parity(
+            JointCopy(
                 group=group,
                 member=member,
                 version=version,
@@ -116,7 +124,7 @@ class LightNode:
         alive = tuple(rank for rank in self.ranks if rank not in self.lost)
         live = Lives((LiveBatch(self.live, True, alive),)) if alive and self.live is not None else Lives()
         own = batches(dict.fromkeys(self.own, self.ranks))
-        return Inventory(live=live, own=own, held=batches(self.held), parities=self.parities.listed())
+        return Inventory(live=live, own=own, held=batches(self.held), joint=self.parities.listed())
 
     def park(self) -> Trainers:
         """One idle trainer per seat, as an agent starts them."""

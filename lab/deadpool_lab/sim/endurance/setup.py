@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from random import Random
 
-from deadpool.protocol.coding import Scheme
+from deadpool.protocol.schemes import Scheme
 
 DAY_S = 86400.0
 PROCESS, NODE, RACK, PLANNED = "process", "node", "rack", "planned"

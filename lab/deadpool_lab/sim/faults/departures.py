@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.inputs import DrainAsked, LeaveAsked, SchemeAsked
+from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.faults.fault import TIME, FaultKind, alive, pick, seated, spares
 from deadpool_lab.sim.faults.machines import join, kill
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from deadpool.protocol.agent.copies.parities import Accumulation
 from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints, Write
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.protection.coding_groups import Rack, form_groups
@@ -27,6 +26,7 @@ from deadpool.protocol.features.adaptation.coordinator.adaptation import Adaptat
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, SchemeChoice
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Version
+from deadpool.protocol.schemes import NodeGroup, Scheme
 from deadpool_lab.sim import coding, streams
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 
@@ -43,7 +43,7 @@ def guard_at_the_cost_of_others(patch: Patch) -> None:
     """While a node is guarded, the copies of all others have one holder less."""
 
     def move(racks: Sequence[Any], scheme: Scheme, before: Placement, extra: frozenset[int]) -> Placement:
-        if not extra or scheme.is_coded:
+        if not extra or scheme.in_groups:
             return place(racks, scheme, before, extra)
         return place(racks, Scheme(copies=scheme.copies - 1), before, extra)
 

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from deadpool.protocol.agent.copies.slots import Slots
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery.inventory_index import VersionIndex
 from deadpool.protocol.features.shrink.coordinator import carriers as shrink
@@ -16,6 +15,7 @@ from deadpool.protocol.features.shrink.coordinator import vacancies
 from deadpool.protocol.features.shrink.coordinator.growth import Growth
 from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.messages import Copy, Live, Restore, Shares
+from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 from deadpool_lab.sim.process.seating import Seating
 

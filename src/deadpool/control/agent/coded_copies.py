@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from deadpool.errors import CopyDamaged
 from deadpool.events.event import Event
-from deadpool.protocol.coding import parity_layout
-from deadpool.protocol.effects import FetchCopy, HashSlot, ParityTarget, PushCopy
+from deadpool.protocol.effects import FetchCopy, HashSlot, JointTarget, PushCopy
 from deadpool.protocol.identity import Version
 from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceDamaged
 from deadpool.protocol.messages import Block, Copy, SlotRef
 from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Seal
+from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.checksums import PieceDigests, combine_pieces
 from deadpool.snapshot.arena.slot import compute_piece_digests
@@ -125,7 +125,7 @@ class CodedCopies:
 
     # --- to the parities of this node ---------------------------------------------------------------------------------
 
-    def begin(self, slot: SlotRef, target: ParityTarget) -> None:
+    def begin(self, slot: SlotRef, target: JointTarget) -> None:
         """On the event loop, so that the sum is there before anything is added to it."""
         self._tell_coder_once()
         layout = parity_layout(target.group, target.member, target.geometries)
@@ -179,7 +179,7 @@ class CodedCopies:
             group=how.group,
             seal=copy.seal,
             geometry=copy.geometry,
-            sources=(*map(_snapshot, how.data), *map(_parity, how.parity)),
+            sources=(*map(_snapshot, how.data), *map(_parity, how.joint)),
             into=self._slot(effect.slot),
         )
         damaged: set[BlockSource] = set()

@@ -348,7 +348,7 @@ class DataPlane:
         return answer.result(_ANSWER_S)
 
     def _look_up_parity(self, name: ParityName) -> FoundParity | None:
-        slot = self._core.copies.find_parity(name.group, name.member, name.version)
+        slot = self._core.copies.find_joint(name.group, name.member, name.version)
         return self._coded.find(slot.ref) if slot is not None else None
 
     def _look_up(self, rank: int, version: Version) -> Found | None:

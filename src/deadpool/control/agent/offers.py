@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.protocol.causes import Refusal
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AcceptOffer
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import AgentInput, Offered, Received, ReceiveFailed
 from deadpool.protocol.messages import Copy, SlotRef
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.transfer import TransferRefused
@@ -47,9 +47,9 @@ class Offers:
     def answer(self, number: int, answer: AcceptOffer | TransferRefused) -> None:
         """An offer that was given up meanwhile does not need its slot."""
         waiting = self._waiting.pop(number, None)
-        if isinstance(answer, AcceptOffer) and answer.parity is not None and answer.fresh:
-            self._coded.begin(answer.slot, answer.parity)
-        if isinstance(answer, AcceptOffer) and answer.parity is not None and waiting is not None:
+        if isinstance(answer, AcceptOffer) and answer.joint is not None and answer.fresh:
+            self._coded.begin(answer.slot, answer.joint)
+        if isinstance(answer, AcceptOffer) and answer.joint is not None and waiting is not None:
             waiting.answer.set_result(self._coded.receive(answer.slot, waiting.copy))
         elif waiting is not None:
             waiting.answer.set_result(answer)
@@ -81,7 +81,7 @@ class Offers:
         assert isinstance(answer, ParitySlot | TransferRefused)
         return answer
 
-    def _offer(self, copy: Copy, generation: Generation, group: CodingGroup | None) -> _Answer:
+    def _offer(self, copy: Copy, generation: Generation, group: RankGroup | None) -> _Answer:
         number, waiting = next(self._numbers), _WaitingOffer(copy, concurrent.futures.Future())
         self._waiting[number] = waiting
         self._deliver(Offered(offer=number, generation=generation, copy=copy, group=group))

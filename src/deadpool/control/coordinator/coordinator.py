@@ -31,7 +31,6 @@ from deadpool.errors import DeadPoolError
 from deadpool.events.event import Event
 from deadpool.events.log import EventLog
 from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Address
@@ -59,6 +58,7 @@ from deadpool.protocol.messages import (
     Report,
     is_from_agent,
 )
+from deadpool.protocol.schemes import Scheme
 from deadpool.wire.control_link import ServedLink, framed
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer

@@ -19,7 +19,6 @@ from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.causes import EndCause
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import WriteOut
 from deadpool.protocol.messages import (
     AbandonCheckpoint,
@@ -49,6 +48,7 @@ from deadpool.protocol.messages import (
     Welcome,
     WriteCheckpoint,
 )
+from deadpool.protocol.schemes import RankGroup
 
 
 class Orders:
@@ -104,7 +104,7 @@ class Orders:
             # copies, while the job runs
             case Permit() if unfenced:
                 self._apply_permit(message, now)
-            case CopyLost(node=node, group=CodingGroup() as group, version=version) if node != state.node:
+            case CopyLost(node=node, group=RankGroup() as group, version=version) if node != state.node:
                 state.copies.contribute_again(group, node, version)
             case CopyLost(node=node, rank=rank, version=version) if node != state.node:
                 state.copies.replace_at_holder(rank, node, version)

@@ -32,7 +32,6 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from deadpool.protocol.causes import EndCause
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -102,6 +101,7 @@ from deadpool.protocol.messages import (
     Trainers,
     Unavailable,
 )
+from deadpool.protocol.schemes import Scheme
 
 
 class Coordinator:

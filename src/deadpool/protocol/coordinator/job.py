@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.membership.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
@@ -26,6 +25,7 @@ from deadpool.protocol.coordinator.recovery.unread_copies import UnreadCopies
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import Inventory, OrderMessage
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
+from deadpool.protocol.schemes import Scheme
 
 
 class Phase(Enum):

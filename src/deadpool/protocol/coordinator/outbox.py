@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from deadpool.events.event import Event
 from deadpool.protocol.causes import EndCause
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Generation, Schedule
 from deadpool.protocol.messages import OrderMessage, Settings
+from deadpool.protocol.schemes import Scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ from __future__ import annotations
 from typing import TypeGuard, get_args
 
 from deadpool.protocol.identity import Message
-from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, Live, Lives, Parity
+from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, JointCopy, Live, Lives
 from deadpool.protocol.messages.commands import (
     Answer,
     Ask,
@@ -266,6 +266,7 @@ __all__ = [
     "Inventory",
     "Join",
     "JoinRefused",
+    "JointCopy",
     "Leave",
     "Live",
     "Lives",
@@ -276,7 +277,6 @@ __all__ = [
     "Order",
     "OrderMessage",
     "Overhead",
-    "Parity",
     "Parked",
     "Part",
     "Paused",

@@ -8,9 +8,9 @@ Durable checkpoints: those that nodes write together, and those that the script 
 from __future__ import annotations
 
 from deadpool.protocol.causes import Miss
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation, Message, Schedule, Value, Version
 from deadpool.protocol.inventory_batches import Copy
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
 
 
@@ -133,7 +133,7 @@ class CopyLost(Message, frozen=True, kw_only=True):
     node: str
     rank: int
     version: Version
-    group: CodingGroup | None = None
+    group: RankGroup | None = None
     dropped: bool = False
 
 

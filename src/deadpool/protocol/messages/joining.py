@@ -11,12 +11,12 @@ another job has the machine.
 from __future__ import annotations
 
 from deadpool.protocol.causes import AdaptiveBounds, DurableSettings
-from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.identity import Address, Generation, Layout, Message, Schedule, Value, Version
 from deadpool.protocol.inventory_batches import Inventory
 from deadpool.protocol.messages.copies import Permit
 from deadpool.protocol.messages.trainer_processes import TrainerInfo, TrainerLost
 from deadpool.protocol.quorum import Footing
+from deadpool.protocol.schemes import NodeGroup, Scheme
 
 
 class Settings(Message, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from deadpool.protocol.coding import CodingGroup, NodeGroup, Scheme
 from deadpool.protocol.identity import Address, Generation, Message, Value, Version
 from deadpool.protocol.inventory_batches import Copy, Inventory, Live
 from deadpool.protocol.messages.copies import AbandonCheckpoint, CopyLost, FinishCheckpoint, Permit, WriteCheckpoint
@@ -21,6 +20,7 @@ from deadpool.protocol.messages.progress import Alive
 from deadpool.protocol.messages.rehearsals import Audit, AuditOver, Recording, Rehearse
 from deadpool.protocol.messages.seats import Connect, Go
 from deadpool.protocol.quorum import Changes
+from deadpool.protocol.schemes import NodeGroup, RankGroup, Scheme
 
 
 class Source(Value, frozen=True, kw_only=True):
@@ -43,10 +43,10 @@ class Block(Value, frozen=True, kw_only=True):
 class Rebuild(Value, frozen=True, kw_only=True):
     """How the lost snapshot of one rank follows from what other members of its coding group have."""
 
-    group: CodingGroup
+    group: RankGroup
     member: int  # whose snapshot is lost
     data: tuple[Block, ...]
-    parity: tuple[Block, ...]
+    joint: tuple[Block, ...]
 
 
 class Fetch(Value, frozen=True, kw_only=True):

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import xxhash
 
-from deadpool.protocol.coding import Piece
 from deadpool.protocol.seal import (
     DAMAGED,
     PIECE_BYTES,
     REGIONS,
     Digest,
     Extent,
+    Piece,
     Region,
     Seal,
     digest_of,

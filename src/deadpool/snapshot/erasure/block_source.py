@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deadpool.errors import TransferError, WireError
-from deadpool.protocol.coding import CodingGroup, Piece, Place
 from deadpool.protocol.identity import Version
-from deadpool.protocol.seal import Seal
+from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.seal import Piece, Seal
+from deadpool.protocol.stripes import Place
 from deadpool.snapshot.erasure.parity_slot import Contribution
 from deadpool.snapshot.transfer.channel import TransferAddress
 from deadpool.snapshot.transfer.connection import Connection
@@ -38,7 +39,7 @@ class BlockSource:
 class BlockReader:
     """The conversation with one source, on one stream."""
 
-    def __init__(self, source: BlockSource, group: CodingGroup, version: Version) -> None:
+    def __init__(self, source: BlockSource, group: RankGroup, version: Version) -> None:
         self.source = source
         self.seal: Seal | None = None  # of the snapshot that the source has, if it has one
         self.contents: ParityContents | None = None  # of the parity, if it has that

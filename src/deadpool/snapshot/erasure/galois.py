@@ -7,7 +7,7 @@ The field is that of RAID 6 and of ISA-L (polynomial 0x11d). A parity block j of
 members of coefficient(j, member) * block. The first parity is a plain XOR. With two parities the second has powers
 of two, as in RAID 6; with more, the coefficients are a Cauchy matrix whose columns are scaled so that its first row
 is 1. Every square part of these matrices can be inverted, so any k blocks of a stripe give all others
-(tests/snapshot/test_galois.py tries each part, up to the limits of protocol/coding.py).
+(tests/snapshot/test_galois.py tries each part, up to the limits of protocol/schemes.py).
 
 Two back ends that add blocks to parities: ISA-L, if its library is there, and numpy. Both give the same bytes.
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from deadpool.errors import TransferError
-from deadpool.protocol.coding import CodingGroup, Piece, Place, pieces_of
-from deadpool.protocol.seal import REGIONS, Region, extent_of
+from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.seal import REGIONS, Piece, Region, extent_of, pieces_of
+from deadpool.protocol.stripes import Place, Stripes
 from deadpool.snapshot.erasure.block_source import BlockSource
 from deadpool.snapshot.erasure.galois import Block, DataBlock, ParityBlock, Weights, weights
 from deadpool.snapshot.erasure.parity_slot import Contribution
@@ -56,12 +57,13 @@ class Task(NamedTuple):
 
 
 class LostPieces:
-    def __init__(self, group: CodingGroup, member: int, catalog: Mapping[int, Contribution]) -> None:
+    def __init__(self, group: RankGroup, member: int, catalog: Mapping[int, Contribution]) -> None:
         """`catalog` says what the snapshots of the group are, as far as a parity knows it."""
         self._group, self._member, self._catalog = group, member, catalog
+        self._stripes = Stripes(group)
         lost = catalog[member]
         self.pieces = [
-            LostPiece(piece=piece, place=group.place_of(member, piece.number), digest=lost.digests.at(piece))
+            LostPiece(piece=piece, place=self._stripes.place_of(member, piece.number), digest=lost.digests.at(piece))
             for piece in pieces_of(lost.geometry, lost.seal.extent)
             if piece.size
         ]
@@ -84,7 +86,7 @@ class LostPieces:
     def plan(self, lost: LostPiece) -> None:
         """Begins a new attempt; TransferError if too few blocks are left."""
         stripe = lost.place.stripe
-        data = self._group.data_members(stripe)
+        data = self._stripes.data_members(stripe)
         own: dict[Block, Piece | None] = {
             DataBlock(member): self._piece_of(member, lost.place) for member in data if member in self._catalog
         }
@@ -108,9 +110,9 @@ class LostPieces:
                 return choice
         if lost.tried:
             raise TransferError(f"piece {lost.piece.number} is {'; '.join(map(self._name, sorted(lost.tried)))}")
-        left = self._group.data_blocks - count + len(there)
+        left = self._stripes.data_blocks - count + len(there)
         raise TransferError(
-            f"piece {lost.piece.number} needs {self._group.data_blocks} blocks of its stripe, and {left} are left"
+            f"piece {lost.piece.number} needs {self._stripes.data_blocks} blocks of its stripe, and {left} are left"
         )
 
     @staticmethod
@@ -125,7 +127,7 @@ class LostPieces:
         if isinstance(block, DataBlock):
             key = (block.member, False)
         else:
-            key = (self._group.parity_members(lost.place.stripe)[block.index], True)
+            key = (self._stripes.parity_members(lost.place.stripe)[block.index], True)
         return next((each for each in self._sources.get(key, ()) if each not in lost.damaged), None)
 
     def leading_bytes(self, name: Region) -> int:

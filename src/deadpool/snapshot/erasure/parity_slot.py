@@ -20,9 +20,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from deadpool.protocol.coding import CodingGroup, ParityLayout, ParityRow, Piece, Place, pieces_of
 from deadpool.protocol.identity import Version
-from deadpool.protocol.seal import Geometry, Seal
+from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.seal import Geometry, Piece, Seal, pieces_of
+from deadpool.protocol.stripes import ParityLayout, ParityRow, Place, Stripes
 from deadpool.snapshot.arena.checksums import PieceDigests, checksum
 from deadpool.snapshot.arena.slot import clear_seal
 from deadpool.snapshot.erasure.galois import Coder, chosen_coder, clear, coefficient
@@ -32,7 +33,7 @@ from deadpool.snapshot.erasure.galois import Coder, chosen_coder, clear, coeffic
 class Contribution:
     """`seal.full` tells whether the replica region is coded; `geometry` has room for what is coded only."""
 
-    group: CodingGroup
+    group: RankGroup
     target: int  # the member that keeps the parity
     member: int  # the member that contributes
     seal: Seal
@@ -45,7 +46,7 @@ class Contribution:
 
     def pieces(self) -> list[tuple[Place, Piece]]:
         """What is sent for it, in this order."""
-        return self.group.pieces_for(self.member, self.target, self.geometry, self.seal.extent)
+        return Stripes(self.group).pieces_for(self.member, self.target, self.geometry, self.seal.extent)
 
     def piece_at(self, place: Place) -> Piece | None:
         """None where the member has no bytes in that row, which then counts as zeros."""
@@ -66,11 +67,12 @@ def coded_geometry(geometry: Geometry, *, full: bool) -> Geometry:
     return geometry if full else geometry.without_replica()
 
 
-def piece_at(group: CodingGroup, member: int, place: Place, geometry: Geometry, seal: Seal) -> Piece | None:
-    stripes = group.data_stripes(member)
+def piece_at(group: RankGroup, member: int, place: Place, geometry: Geometry, seal: Seal) -> Piece | None:
+    coded = Stripes(group)
+    stripes = coded.data_stripes(member)
     if place.stripe not in stripes:
         return None
-    number = place.row * group.data_blocks + stripes.index(place.stripe)
+    number = place.row * coded.data_blocks + stripes.index(place.stripe)
     pieces = pieces_of(geometry, seal.extent)
     return pieces[number] if number < len(pieces) and pieces[number].size else None
 
@@ -133,7 +135,7 @@ class ParitySlot:
         """Adds a verified piece, or does nothing if it is in already."""
         place, piece = self._pieces[member][index]
         assert len(data) == piece.size
-        parity = self.layout.group.parity_members(place.stripe).index(self.layout.member)
+        parity = Stripes(self.layout.group).parity_members(place.stripe).index(self.layout.member)
         factor = coefficient(self.layout.group.parities, parity, member)
         with self._row_locks[self._numbers[place] % _LOCKS]:
             if self._folded[member][index]:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deadpool.errors import DeadPoolError, TransferError
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.identity import Generation
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import DAMAGED, PIECE_BYTES, Geometry, Seal, regions_sent
 from deadpool.snapshot.arena.checksums import checksum
 from deadpool.snapshot.arena.slot import clear_seal, region
@@ -37,7 +37,7 @@ class RebuildRequest:
     """A lost snapshot, the nodes that have blocks of its group, and the slot that it is to be written into."""
 
     generation: Generation
-    group: CodingGroup
+    group: RankGroup
     seal: Seal  # of the lost rank; `full` says whether its replica region was coded
     geometry: Geometry  # of the lost rank's slots, as of the slot here
     sources: tuple[BlockSource, ...]

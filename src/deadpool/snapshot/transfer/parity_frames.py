@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.errors import ArenaError, WireError
-from deadpool.protocol.coding import CodingGroup, ParityLayout, Place, parity_layout
 from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
+from deadpool.protocol.stripes import ParityLayout, Place, parity_layout
 from deadpool.snapshot.arena.checksums import PieceDigests, packed_bytes, unpack_digests
 from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
@@ -28,21 +29,21 @@ _CODED_LIMIT_BYTES = 1 << 42
 class ParityName:
     """Which parity: of which group, kept for which member, of which version."""
 
-    group: CodingGroup
+    group: RankGroup
     member: int
     version: Version
 
 
-def pack_group(group: CodingGroup) -> list[int]:
+def pack_group(group: RankGroup) -> list[int]:
     return [group.parities, *group.ranks]
 
 
-def unpack_group(values: Any) -> CodingGroup:
+def unpack_group(values: Any) -> RankGroup:
     if not isinstance(values, list):
         raise WireError("expected a group")
     parities, *ranks = naturals(values, max(3, len(values)))
     try:
-        return CodingGroup(ranks=tuple(ranks), parities=parities)
+        return RankGroup(ranks=tuple(ranks), parities=parities)
     except ValueError as error:
         raise WireError(str(error)) from error
 

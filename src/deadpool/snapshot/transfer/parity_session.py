@@ -16,8 +16,8 @@ from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol.causes import Refusal
-from deadpool.protocol.coding import Place
 from deadpool.protocol.seal import DAMAGED
+from deadpool.protocol.stripes import Place
 from deadpool.snapshot.arena.checksums import checksum, packed_bytes
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.transfer.arrival import Arrival

@@ -14,7 +14,6 @@ from deadpool.protocol.agent.copies.pushes import Pushes, PushQueue
 from deadpool.protocol.agent.copies.slots import RankSlots, Slot, Slots, SlotState
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Miss
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AgentEffect, HashSlot, ToCoordinator, WriteSeal
 from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.inputs import Offered, PushFailed
@@ -31,6 +30,7 @@ from deadpool.protocol.messages import (
     Settings,
     SlotRef,
 )
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
 
@@ -61,7 +61,7 @@ class Copies:
     def kept_for_others(self) -> Iterator[RankSlots]:
         """Whole copies of other nodes' ranks, and parity of them."""
         yield from self._slots.held.values()
-        yield from self._slots.parity.values()
+        yield from self._slots.joint.values()
 
     @property
     def slots_per_segment(self) -> int:
@@ -79,8 +79,8 @@ class Copies:
     def push_queues(self) -> dict[tuple[int, str], PushQueue]:
         return self._pushes.queues
 
-    def find_parity(self, group: CodingGroup, member: int, version: Version) -> Slot | None:
-        return self._slots.find_parity(group, member, version)
+    def find_joint(self, group: RankGroup, member: int, version: Version) -> Slot | None:
+        return self._slots.find_joint(group, member, version)
 
     def is_expired(self, version: Version) -> bool:
         return self._slots.is_expired(version)
@@ -181,7 +181,7 @@ class Copies:
 
     # --- damage ------------------------------------------------------------------------------------------------------
 
-    def drop_damaged(self, rank: int, version: Version, group: CodingGroup | None = None) -> None:
+    def drop_damaged(self, rank: int, version: Version, group: RankGroup | None = None) -> None:
         """Drops a copy that is damaged. If `group` is given it is the parity that this rank's node keeps for it."""
         if group is not None:
             self.parities.drop_damaged(group, rank, version)
@@ -195,7 +195,7 @@ class Copies:
         if not self._current.is_fenced and rank in self.own:
             self._pushes.push_again(rank, node, version)
 
-    def contribute_again(self, group: CodingGroup, node: str, version: Version) -> None:
+    def contribute_again(self, group: RankGroup, node: str, version: Version) -> None:
         """A node has lost the parity that it keeps for this group."""
         for rank in [rank for rank in group.ranks if rank in self.own]:
             self.replace_at_holder(rank, node, version)

@@ -18,22 +18,23 @@ from msgspec.structs import replace
 from deadpool.protocol.agent.copies.slots import RankSlots, Slots, SlotState
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Refusal
-from deadpool.protocol.coding import CodingGroup, capacity_extent, parity_layout
 from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
     HashSlot,
-    ParityTarget,
+    JointTarget,
     RefuseOffer,
     ToCoordinator,
     WriteSeal,
 )
 from deadpool.protocol.identity import Generation, Layout, Version
 from deadpool.protocol.inputs import Offered
-from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, Parity, Plan, SlotRef
-from deadpool.protocol.seal import Digest, Geometry, Seal
+from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, JointCopy, Plan, SlotRef
+from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.seal import Digest, Geometry, Seal, capacity_extent
+from deadpool.protocol.stripes import Stripes, parity_layout
 
-Keeper = tuple[CodingGroup, int]
+Keeper = tuple[RankGroup, int]
 """A group, and the member whose parity is meant."""
 
 
@@ -42,7 +43,7 @@ class Accumulation:
     """A parity that is not whole yet."""
 
     generation: Generation
-    target: ParityTarget
+    target: JointTarget
     copies: dict[int, Copy] = field(default_factory=dict)  # by rank: whose pieces are in
     writers: set[int] = field(default_factory=set)  # ranks whose pieces are being folded in
     bytes_received: int = 0
@@ -72,7 +73,7 @@ class Parities:
     def adopt(self, plan: Plan, layout: Layout, node: str) -> None:
         self._node = node
         self._keepers = dict(_keepers(plan, layout))
-        self._slots.keep_parities(set(self._keepers.values()))
+        self._slots.keep_joint(set(self._keepers.values()))
 
     def fence(self) -> None:
         for offer in self._offers:
@@ -137,7 +138,7 @@ class Parities:
                     self._geometry[other] = _larger(self._geometry[other], offered)
 
     def _has(self, keeper: Keeper, rank: int, version: Version) -> bool:
-        sealed = self._slots.parity_of(keeper).find(version)
+        sealed = self._slots.joint_of(keeper).find(version)
         growing = self._find(keeper, version)
         return sealed is not None or (growing is not None and rank in growing[1].copies)
 
@@ -161,14 +162,14 @@ class Parities:
         else:
             growing.writers.add(rank)
             fresh, growing.begun = not growing.begun, True
-            self._out.append(AcceptOffer(offer=offer.offer, slot=ref, parity=growing.target, rank=rank, fresh=fresh))
+            self._out.append(AcceptOffer(offer=offer.offer, slot=ref, joint=growing.target, rank=rank, fresh=fresh))
 
     def _begin(self, offer: Offered, keeper: Keeper) -> tuple[SlotRef, Accumulation] | None:
         """None: the offer waits for a segment, or was refused."""
         target = self._target(keeper, offer.copy)
         geometry = parity_layout(target.group, target.member, target.geometries).geometry
-        rank_slots = self._slots.parity_of(keeper)
-        self._slots.parity_geometry[keeper] = geometry
+        rank_slots = self._slots.joint_of(keeper)
+        self._slots.joint_geometry[keeper] = geometry
         self._slots.ensure_segment(rank_slots, geometry)
         if not rank_slots.has_geometry(geometry):
             self._offers.append(offer)
@@ -181,12 +182,12 @@ class Parities:
         self._growing[slot.ref] = growing
         return slot.ref, growing
 
-    def _target(self, keeper: Keeper, copy: Copy) -> ParityTarget:
+    def _target(self, keeper: Keeper, copy: Copy) -> JointTarget:
         """Room for each member's snapshot; where none is known of it, for one as is offered now."""
         group, member = keeper
         ranks = (group.ranks[other] for other in group.others(member))
         geometries = tuple(self._geometry.get(rank, copy.geometry) for rank in ranks)
-        return ParityTarget(group=group, member=member, version=copy.seal.version, geometries=geometries)
+        return JointTarget(group=group, member=member, version=copy.seal.version, geometries=geometries)
 
     def _refuse(self, offer: Offered, refusal: Refusal, reason: str = "") -> None:
         self._out.append(RefuseOffer(offer=offer.offer, refusal=refusal, reason=reason))
@@ -234,7 +235,7 @@ class Parities:
             rank_slots.free(rank_slots.by_ref[ref])
             return
         target = growing.target
-        parity = Parity(
+        parity = JointCopy(
             group=target.group,
             member=target.member,
             version=growing.version,
@@ -248,20 +249,20 @@ class Parities:
         )
         self._out.append(ToCoordinator(message=encoded))
 
-    def _seal(self, rank_slots: RankSlots, ref: SlotRef, parity: Parity) -> None:
+    def _seal(self, rank_slots: RankSlots, ref: SlotRef, parity: JointCopy) -> None:
         slot = rank_slots.by_ref[ref]
         digest = Digest(record=0, unique=parity.digest, replica=0)
         extent = capacity_extent(slot.geometry)
         seal = Seal(rank=parity.keeper, version=parity.version, extent=extent, digest=digest, full=True)
         copy = Copy(seal=seal, geometry=slot.geometry)
         rank_slots.seal(ref, copy)
-        slot.parity = parity
+        slot.joint = parity
         self._out.append(WriteSeal(slot=ref, copy=copy))
 
-    def drop_damaged(self, group: CodingGroup, keeper: int, version: Version) -> None:
+    def drop_damaged(self, group: RankGroup, keeper: int, version: Version) -> None:
         member = group.member_of(keeper)
-        if (slot := self._slots.find_parity(group, member, version)) is not None:
-            self._slots.parity_of((group, member)).free(slot)
+        if (slot := self._slots.find_joint(group, member, version)) is not None:
+            self._slots.joint_of((group, member)).free(slot)
 
 
 def _keepers(plan: Plan, layout: Layout) -> Iterable[tuple[int, Keeper]]:
@@ -284,9 +285,9 @@ def _larger(one: Geometry, other: Geometry) -> Geometry:
     )
 
 
-def _fits(geometry: Geometry, rank: int, target: ParityTarget) -> bool:
+def _fits(geometry: Geometry, rank: int, target: JointTarget) -> bool:
     """Whether every piece that this member may send has a row that is long enough."""
     group, member = target.group, target.member
     layout = parity_layout(group, member, target.geometries)
-    pieces = group.pieces_for(group.member_of(rank), member, geometry, capacity_extent(geometry))
+    pieces = Stripes(group).pieces_for(group.member_of(rank), member, geometry, capacity_extent(geometry))
     return all(place in layout.at and piece.size <= layout.at[place].size for place, piece in pieces)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from deadpool.protocol.agent.copies.slots import Slot, Slots
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Miss, Refusal
-from deadpool.protocol.coding import CodingGroup, NodeGroup
 from deadpool.protocol.effects import AgentEffect, PushCopy, ToCoordinator
 from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.inputs import PushFailed
 from deadpool.protocol.messages import Holder, Missed, Plan, SlotRef
+from deadpool.protocol.schemes import NodeGroup, RankGroup
 
 PUSH_ATTEMPTS = 4
 
@@ -147,7 +147,7 @@ class Pushes:
             )
         )
 
-    def _coding(self, queue: PushQueue) -> tuple[CodingGroup | None, int]:
+    def _coding(self, queue: PushQueue) -> tuple[RankGroup | None, int]:
         """The group in which the rank is coded, and the member that the holder is."""
         if self._group is None or self._layout is None:
             return None, 0

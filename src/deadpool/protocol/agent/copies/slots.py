@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.effects import AgentEffect, Allocate, ReleaseSegment
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Copies, Copy, Inventory, Live, Lives, Parity, Permit, Plan, SlotRef
+from deadpool.protocol.messages import Copies, Copy, Inventory, JointCopy, Live, Lives, Permit, Plan, SlotRef
 from deadpool.protocol.permits import may_overwrite
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
 
 
@@ -37,7 +37,7 @@ class Slot:
     copy: Copy | None = None
     readers: int = 0
     free_when_read: bool = False  # to be freed as soon as its last reader is done
-    parity: Parity | None = None  # what it is, where it is no copy of one rank
+    joint: JointCopy | None = None  # what it is, where it is no copy of one rank
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class RankSlots:
         if slot.readers:
             slot.free_when_read = True
             return
-        slot.state, slot.copy, slot.free_when_read, slot.parity = SlotState.FREE, None, False, None
+        slot.state, slot.copy, slot.free_when_read, slot.joint = SlotState.FREE, None, False, None
 
     def end_reading(self, ref: SlotRef) -> None:
         slot = self.by_ref.get(ref)
@@ -141,13 +141,13 @@ class Slots:
         self.permit: Permit | None = None
         self.own: dict[int, RankSlots] = {}
         self.held: dict[int, RankSlots] = {}
-        self.parity: dict[tuple[CodingGroup, int], RankSlots] = {}  # by group, and the member that this node is in it
+        self.joint: dict[tuple[RankGroup, int], RankSlots] = {}  # by group, and the member that this node is in it
         self.geometry: dict[int, Geometry] = {}  # of each own rank's state, as last declared or fetched
         self.peers: dict[int, tuple[int, ...]] = {}  # own rank -> ranks with the same replica region
         self.held_geometry: dict[int, Geometry] = {}  # of the latest offer
         self._seated: frozenset[int] = frozenset()  # ranks whose home this node is
-        self.parity_geometry: dict[tuple[CodingGroup, int], Geometry] = {}  # that the latest offer needs
-        self._keeps: set[tuple[CodingGroup, int]] = set()  # parities that the placement keeps here
+        self.joint_geometry: dict[tuple[RankGroup, int], Geometry] = {}  # that the latest offer needs
+        self._keeps: set[tuple[RankGroup, int]] = set()  # joint copies that the placement keeps here
         self._holds: frozenset[int] = frozenset()  # ranks whose copies the placement sends here
         self._segments = 0
         self._by_segment: dict[int, RankSlots] = {}
@@ -158,7 +158,7 @@ class Slots:
     def all(self) -> Iterator[RankSlots]:
         yield from self.own.values()
         yield from self.held.values()
-        yield from self.parity.values()
+        yield from self.joint.values()
 
     def of(self, rank: int) -> list[RankSlots]:
         """The rank's own slots come before the held ones."""
@@ -176,17 +176,17 @@ class Slots:
         peers = self.peers.get(rank, ())
         return peers if not self._seated.issuperset(peers) else ()
 
-    def parity_of(self, keeper: tuple[CodingGroup, int]) -> RankSlots:
+    def joint_of(self, keeper: tuple[RankGroup, int]) -> RankSlots:
         group, member = keeper
-        return self.parity.setdefault(keeper, RankSlots(group.ranks[member]))
+        return self.joint.setdefault(keeper, RankSlots(group.ranks[member]))
 
-    def find_parity(self, group: CodingGroup, member: int, version: Version) -> Slot | None:
-        """Where groups have changed, a node has parities of one version for the former group and for the present
+    def find_joint(self, group: RankGroup, member: int, version: Version) -> Slot | None:
+        """Where groups have changed, a node has joint copies of one version for the former group and for the present
         one."""
-        kept = self.parity.get((group, member))
+        kept = self.joint.get((group, member))
         return kept.find(version) if kept is not None else None
 
-    def keep_parities(self, keepers: set[tuple[CodingGroup, int]]) -> None:
+    def keep_joint(self, keepers: set[tuple[RankGroup, int]]) -> None:
         self._keeps = keepers
 
     def rank_slots_of(self, ref: SlotRef) -> RankSlots:
@@ -205,7 +205,7 @@ class Slots:
             live=Lives.of(live),
             own=Copies.of(slot.copy for each in self.own.values() for slot in each.sealed() if slot.copy),
             held=Copies.of(slot.copy for each in self.held.values() for slot in each.sealed() if slot.copy),
-            parities=tuple(slot.parity for each in self.parity.values() for slot in each.sealed() if slot.parity),
+            joint=tuple(slot.joint for each in self.joint.values() for slot in each.sealed() if slot.joint),
         )
 
     def copies_of(self, version: Version, ranks: tuple[int, ...]) -> tuple[tuple[SlotRef, Copy], ...]:
@@ -282,8 +282,8 @@ class Slots:
     def release_outgrown(self) -> None:
         own = [(rank_slots, self.geometry.get(rank)) for rank, rank_slots in self.own.items()]
         held = [(rank_slots, self.held_geometry.get(rank)) for rank, rank_slots in self.held.items()]
-        parity = [(rank_slots, self.parity_geometry.get(keeper)) for keeper, rank_slots in self.parity.items()]
-        for rank_slots, geometry in own + held + parity:
+        joint = [(rank_slots, self.joint_geometry.get(keeper)) for keeper, rank_slots in self.joint.items()]
+        for rank_slots, geometry in own + held + joint:
             for segment in list(rank_slots.remove_outgrown(geometry)) if geometry else ():
                 self._release(segment)
 
@@ -297,8 +297,8 @@ class Slots:
         keeps the floor until a permit frees it."""
         for rank in [rank for rank in self.held if rank not in self._holds]:
             self._release_if_empty(self.held[rank])
-        for keeper in [keeper for keeper in self.parity if keeper not in self._keeps]:
-            self._release_if_empty(self.parity[keeper])
+        for keeper in [keeper for keeper in self.joint if keeper not in self._keeps]:
+            self._release_if_empty(self.joint[keeper])
 
     def _release_if_empty(self, rank_slots: RankSlots) -> None:
         if rank_slots.is_empty():

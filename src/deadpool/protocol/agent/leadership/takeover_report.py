@@ -7,7 +7,6 @@ sent, because the coordinator it went to may be dead by now.
 from __future__ import annotations
 
 from deadpool.protocol.agent.phase import GenerationState
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.identity import NO_GENERATION, Generation, Layout
 from deadpool.protocol.messages import (
     AgentMessage,
@@ -23,6 +22,7 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.permits import CaptureSchedule
 from deadpool.protocol.quorum import Footing, Promise, Seated
+from deadpool.protocol.schemes import Scheme
 
 
 class TakeoverRecord:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.outbox import Outbox
@@ -17,6 +16,7 @@ from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Place
 from deadpool.protocol.identity import NO_GENERATION, Layout, Schedule, Version
 from deadpool.protocol.messages import Copy, Inventory, Permit
 from deadpool.protocol.permits import CaptureSchedule
+from deadpool.protocol.schemes import RankGroup
 
 TRIAL_COMMITS = 10
 """The number of versions that have to be committed before a claim of replication counts as having been true."""
@@ -83,7 +83,7 @@ class Commits:
             self.ledger.add_sealed_batch(batch, seats)
         for batch in (batch for batch in inventory.held.batches if batch.version in kept):
             self.ledger.add_stored_batch(batch, node)
-        for parity in (parity for parity in inventory.parities if parity.version in kept):
+        for parity in (parity for parity in inventory.joint if parity.version in kept):
             self.ledger.add_parity(parity, node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:
@@ -160,7 +160,7 @@ class Commits:
         self._count_in()
         self.ledger.remove(rank, node, version)
 
-    def lose_parity(self, group: CodingGroup, keeper: int, node: str, version: Version) -> bool:
+    def lose_parity(self, group: RankGroup, keeper: int, node: str, version: Version) -> bool:
         """The parity that the node of this rank keeps is damaged, or has no room any more. False: ranks are coded in
         other groups by now."""
         self._count_in()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.recovery.placement import Placement
 from deadpool.protocol.identity import Layout, Version
-from deadpool.protocol.inventory_batches import CopyBatch, Parity
+from deadpool.protocol.inventory_batches import CopyBatch, JointCopy
 from deadpool.protocol.messages import Copy, Permit
 from deadpool.protocol.permits import may_overwrite
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import replica_of
 
 AT_HOME = None
@@ -73,13 +73,13 @@ class Ledger:
         places = self.places.setdefault(version, set())
         places.update((rank, node) for rank in ranks if self._is_holder_of(rank, node))
 
-    def add_parity(self, parity: Parity, node: str) -> None:
+    def add_parity(self, parity: JointCopy, node: str) -> None:
         """Counts a parity of an inventory, if the group is still the one that the ranks are coded in."""
         position = self.layout.position_of(parity.keeper)
         if self.is_coded_in(parity.group, parity.keeper) and self.nodes[position] == node:
             self.add_encoded(parity.ranks, node, parity.version)
 
-    def is_coded_in(self, group: CodingGroup, rank: int) -> bool:
+    def is_coded_in(self, group: RankGroup, rank: int) -> bool:
         """Whether the placement still has this group."""
         nodes = self.placement.group_of(self.layout.position_of(rank))
         return nodes is not None and nodes.of(rank, self.layout) == group

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from deadpool.protocol.causes import FaultKind
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.membership.members import Member
@@ -27,6 +26,7 @@ from deadpool.protocol.identity import NO_GENERATION, Generation, Layout, Schedu
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Ended, Finished, Join, Permit, TakeoverReport
 from deadpool.protocol.quorum import Electorate, electorates, newest_plan
+from deadpool.protocol.schemes import Scheme
 
 
 class Takeover:
@@ -135,7 +135,7 @@ class RecoveredView:
                     ledger.add_sealed(copy)
             for copy in report.inventory.held:
                 ledger.add_stored(copy.seal.rank, node, copy.seal.version)
-            for parity in report.inventory.parities:
+            for parity in report.inventory.joint:
                 ledger.add_parity(parity, node)
         return ledger
 

@@ -47,7 +47,7 @@ class Member:
 
     @property
     def has_copies(self) -> bool:
-        return self.inventory is not None and bool(self.inventory.own or self.inventory.held or self.inventory.parities)
+        return self.inventory is not None and bool(self.inventory.own or self.inventory.held or self.inventory.joint)
 
     @property
     def is_spare(self) -> bool:

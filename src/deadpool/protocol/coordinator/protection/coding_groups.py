@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from deadpool.protocol.coding import NodeGroup, Scheme
+from deadpool.protocol.schemes import NodeGroup, Scheme
 
 Rack = str | None
 """None: the rack of this node is not known, so it counts as a rack of its own."""

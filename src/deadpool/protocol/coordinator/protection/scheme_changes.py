@@ -6,9 +6,9 @@ newest plan.
 
 from __future__ import annotations
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drains
+from deadpool.protocol.schemes import Scheme
 
 NO_CHOICE = (
     "the job may not choose, for it was started without rs(K,M) in --protect-at-most: give --scheme copies=N or rs(K,M)"
@@ -26,7 +26,7 @@ class SchemeChanges:
             return f"{scheme} needs more than the {job.layout.positions} nodes of this job: give a smaller N or M"
         if not losses and job.layout.positions > 1:
             return f"{scheme} keeps no copy on another node: give copies=1 or more"
-        if scheme.is_coded and not job.is_full:
+        if scheme.in_groups and not job.is_full:
             return "some ranks are carried by others, which needs whole copies: wait until the job has grown again"
         if not job.is_full and scheme.copies >= (left := len(set(job.seats))):
             return f"{scheme} needs more nodes than the {left} that are left: wait until the job has grown again"
@@ -41,7 +41,7 @@ class SchemeChanges:
             return False
         reason = f"snapshots are protected by {scheme} instead of {job.scheme}"
         job.scheme = scheme
-        if scheme.is_coded:
+        if scheme.in_groups:
             job.held_once_more.clear()
         job.out.emit("scheme", scheme=str(scheme), reason=why)
         if not (job.can_drain and self._drains.current is None and job.commits.protected):

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement, place
 from deadpool.protocol.identity import Generation, Layout, Schedule, Version
 from deadpool.protocol.messages import Connect, Fetch, Permit, Plan, RankOrder, TrainerInfo
+from deadpool.protocol.schemes import Scheme
 
 OrderFor = Callable[[int], RankOrder]
 """What a certain node has to do for this rank."""

@@ -12,12 +12,12 @@ import msgspec
 from msgspec.structs import replace
 
 from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coding import CodingGroup
 from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.rebuilds import rebuild, source_at
 from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.inventory_batches import CopyBatch
-from deadpool.protocol.messages import Copy, Fetch, Inventory, Parity, TrainerInfo
+from deadpool.protocol.messages import Copy, Fetch, Inventory, JointCopy, TrainerInfo
+from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry, replica_of
 
 SCANNED_POSITIONS = 30
@@ -44,7 +44,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Home = tuple[NodeView, CopyBatch]
-Keeper = tuple[CodingGroup, int]
+Keeper = tuple[RankGroup, int]
 """A group, and the member that keeps a parity for it."""
 
 
@@ -64,7 +64,7 @@ class VersionIndex:
         self._held_by: dict[str, list[tuple[int, ...]]] = {}  # the same by node: ranks
         self._held_at: dict[int, list[Home]] = {}  # of the held ones, by position that was asked about
         self._holders: dict[int, list[Home]] | None = None  # the same by rank, made when many are asked about
-        self._parities: dict[Keeper, list[tuple[NodeView, Parity]]] = {}
+        self._parities: dict[Keeper, list[tuple[NodeView, JointCopy]]] = {}
         self._by_replica: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # made when asked about
 
     # --- counting -----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class VersionIndex:
         self._held.append(home)
         self._held_by.setdefault(home[0].node, []).append(home[1].ranks)
 
-    def count_parity(self, node: NodeView, parity: Parity) -> None:
+    def count_joint(self, node: NodeView, parity: JointCopy) -> None:
         self._parities.setdefault((parity.group, parity.member), []).append((node, parity))
 
     # --- which ranks stand there, where copies are --------------------------------------------------------------------
@@ -122,12 +122,12 @@ class VersionIndex:
         batches = self._held_by.get(node, ())
         return tuple(ranks) in batches or set(ranks).issubset(rank for batch in batches for rank in batch)
 
-    def has_parity(self, node: str, keeper: Keeper) -> bool:
+    def has_joint(self, node: str, keeper: Keeper) -> bool:
         return any(view.node == node for view, _ in self._parities.get(keeper, ()))
 
-    def parities_of(self, rank: int) -> dict[CodingGroup, list[tuple[NodeView, Parity]]]:
+    def parities_of(self, rank: int) -> dict[RankGroup, list[tuple[NodeView, JointCopy]]]:
         """Returns, by group, the parities that this rank's pieces are in."""
-        found: dict[CodingGroup, list[tuple[NodeView, Parity]]] = {}
+        found: dict[RankGroup, list[tuple[NodeView, JointCopy]]] = {}
         for (group, member), parities in self._parities.items():
             if rank in group.ranks and group.ranks[member] != rank:
                 found.setdefault(group, []).extend(parities)
@@ -201,8 +201,8 @@ class InventoryIndex:
             self._version_index(batch.shared.version).count_own((node, batch), seats)
         for batch in inventory.held.batches:
             self._version_index(batch.shared.version).count_held((node, batch))
-        for parity in inventory.parities:
-            self._version_index(parity.version).count_parity(node, parity)
+        for parity in inventory.joint:
+            self._version_index(parity.version).count_joint(node, parity)
 
     def _version_index(self, version: Version) -> VersionIndex:
         """Returns the index of a version, which mostly is the same version as for the node before."""

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.protection.coding_groups import Rack, domains, form_groups
 from deadpool.protocol.identity import Layout
+from deadpool.protocol.schemes import NodeGroup, Scheme
 
 COPIES_NOWHERE = Scheme()
 LOAD_LIMIT = 2
@@ -97,7 +97,7 @@ def place(
     if (before.racks, before.scheme, before.extra) == (tuple(racks), scheme, extra):
         return before
     known = before if before.scheme == scheme else NO_PLACEMENT
-    if scheme.is_coded:
+    if scheme.in_groups:
         return _place_groups(racks, scheme, known, extra)
     counts = [min(scheme.copies + (p in extra), len(racks) - 1) for p in range(len(racks))]
     builder = _PlacementBuilder(racks, counts, known)

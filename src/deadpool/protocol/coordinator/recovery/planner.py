@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from deadpool.protocol.coding import NodeGroup, Scheme
 from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan, Seats
 from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView, VersionIndex, index_nodes
 from deadpool.protocol.coordinator.recovery.seats import seats_for
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Holder, Permit, Plan, RankOrder
 from deadpool.protocol.quorum import Changes
+from deadpool.protocol.schemes import NodeGroup, Scheme
 
 ChangesBy = Callable[[tuple[str, ...]], Changes]
 
@@ -190,7 +190,7 @@ class _PlanBuilder:
         if group is None:
             return index.is_held_by(node, ranks)
         member, layout = group.positions.index(holder), self.view.layout
-        return all(index.has_parity(node, (group.of(rank, layout), member)) for rank in ranks)
+        return all(index.has_joint(node, (group.of(rank, layout), member)) for rank in ranks)
 
     @functools.cached_property
     def _at_resume(self) -> VersionIndex:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from deadpool.protocol.coding import CodingGroup
-from deadpool.protocol.messages import Block, Copy, Parity, Rebuild, Source
+from deadpool.protocol.messages import Block, Copy, JointCopy, Rebuild, Source
+from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.stripes import Stripes
 
 if TYPE_CHECKING:
     from deadpool.protocol.coordinator.recovery.inventory_index import NodeView, VersionIndex
 
-Kept = tuple["NodeView", Parity]
+Kept = tuple["NodeView", JointCopy]
 
 
 def rebuild(index: VersionIndex, rank: int) -> tuple[Copy, Rebuild] | None:
@@ -29,7 +30,7 @@ def rebuild(index: VersionIndex, rank: int) -> tuple[Copy, Rebuild] | None:
     return None
 
 
-def _made_of_the_same(first: Parity, parities: list[Kept]) -> tuple[dict[int, Copy], dict[int, Kept]]:
+def _made_of_the_same(first: JointCopy, parities: list[Kept]) -> tuple[dict[int, Copy], dict[int, Kept]]:
     """What the snapshots were that `first` was made of, by rank; and by member the parities that agree with that."""
     coded = {copy.seal.rank: copy for copy in first.copies}
     kept: dict[int, Kept] = {}
@@ -42,13 +43,13 @@ def _made_of_the_same(first: Parity, parities: list[Kept]) -> tuple[dict[int, Co
 
 
 def _decode(
-    index: VersionIndex, group: CodingGroup, rank: int, coded: Mapping[int, Copy], kept: Mapping[int, Kept]
+    index: VersionIndex, group: RankGroup, rank: int, coded: Mapping[int, Copy], kept: Mapping[int, Kept]
 ) -> Rebuild | None:
     """None: too few blocks are left."""
     member = group.member_of(rank)
     homes = {other: _home_of(index, group.ranks[other], coded) for other in group.others(member)}
     there = {other: node for other, node in homes.items() if node is not None}
-    if not group.can_rebuild(member, there, kept):
+    if not Stripes(group).can_rebuild(member, there, kept):
         return None
     data = [
         Block(
@@ -59,7 +60,7 @@ def _decode(
         for other, node in there.items()
     ]
     parity = [Block(member=m, source=source_at(node, p.keeper, "parity")) for m, (node, p) in kept.items()]
-    return Rebuild(group=group, member=member, data=tuple(data), parity=tuple(parity))
+    return Rebuild(group=group, member=member, data=tuple(data), joint=tuple(parity))
 
 
 def _home_of(index: VersionIndex, rank: int, coded: Mapping[int, Copy]) -> NodeView | None:

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deadpool.protocol.causes import CHANGES, AdaptiveBounds
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.protection.failure_rates import PRIOR_PER_S
 from deadpool.protocol.health import CERTAIN, DOUBTFUL, LIKELY, gravest, in_words
 from deadpool.protocol.messages import Sign
+from deadpool.protocol.schemes import Scheme
 
 HAZARD = {DOUBTFUL: 0.02, LIKELY: 0.2, CERTAIN: 1.0}
 """Assumed failures per hour of a node whose gravest sign has this grade."""
@@ -216,7 +216,7 @@ class Adaptation:
 
     def refusal_of_holder(self, suspect: Suspect, outlook: Outlook) -> str | None:
         """Why the ranks of this node get no further holder; None: they do."""
-        if outlook.scheme.is_coded:
+        if outlook.scheme.in_groups:
             return f"snapshots are coded as {outlook.scheme}, whose groups have no holders of one rank"
         if not outlook.is_full:
             return "the job has shrunk, and carried ranks have the holders that its nodes allow"

@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from deadpool.protocol.causes import AdaptiveBounds
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
 from deadpool.protocol.coordinator.seams import CoordinatorCore
 from deadpool.protocol.features.adaptation.coordinator.adaptation import (
@@ -36,6 +35,7 @@ from deadpool.protocol.features.adaptation.coordinator.adaptation import (
     Outlook,
     Pacing,
 )
+from deadpool.protocol.schemes import Scheme
 
 SCHEME = "the scheme"
 RUNS_OUT = 0.1
@@ -71,7 +71,7 @@ class SchemeChoice:
         """The coded scheme that may be used; None: the user allows none that survives as many losses and takes less
         memory."""
         asked, coded = _asked(outlook), self._bounds.coded
-        if coded is None or asked.is_coded or coded.losses < asked.losses:
+        if coded is None or asked.in_groups or coded.losses < asked.losses:
             return None
         return coded if coded.held_share(outlook.positions) < asked.held_share(outlook.positions) else None
 

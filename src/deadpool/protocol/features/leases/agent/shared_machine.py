@@ -3,7 +3,7 @@
 `LeaseState` and `MachineLease`: whether this node's machine serves this job. A machine of a pool has an agent in
 each job that it may have to serve.
 
-Rule 31 (one job per machine): an agent takes the machine's lease before it acknowledges a plan that seats it, and
+Rule 31 (one job per machine): an agent takes the machine's lease before it carries out a plan that seats it, and
 the lease is a lock that only one process can have. An agent that does not get it leaves its job, which plans without
 it.
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.placement import Placement, place
 from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import Shares
+from deadpool.protocol.schemes import Scheme
 
 Block = tuple[int, ...]
 """The positions of the ranks that need each other within a share, in ascending order."""
@@ -44,7 +44,7 @@ def shrink(
     `known`: by rank, what earlier processes of it have said.
     """
     scheme = scheme or Scheme(copies=layout.holders)
-    if scheme.is_coded:
+    if scheme.in_groups:
         return f"snapshots are protected by {scheme}, and carried ranks need whole copies"
     found = _common_shares(layout, {node.node: node for node in nodes}, seats, known or {})
     if isinstance(found, str):

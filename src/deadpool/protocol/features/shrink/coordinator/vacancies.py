@@ -16,7 +16,6 @@ from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
-from deadpool.protocol.coding import Scheme
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
 from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.global_plan import (
@@ -33,6 +32,7 @@ from deadpool.protocol.coordinator.recovery.placement import Placement
 from deadpool.protocol.features.shrink.coordinator.carriers import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import Connect, RankOrder, Shares, TrainerInfo
+from deadpool.protocol.schemes import Scheme
 
 
 class ShrunkSeats(Seats):
