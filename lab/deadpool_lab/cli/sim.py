@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def catch_all(jobs: int, out: Path | None) -> None:
     """Exits with code 1 if a mutation went unnoticed."""
     from deadpool_lab.sim.mutations import ALL
-    from deadpool_lab.sim.mutations.catching import catch_each
+    from deadpool_lab.sim.sweep import catch_each
 
     began = time.monotonic()
     found = {}
