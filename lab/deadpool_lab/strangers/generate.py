@@ -53,7 +53,7 @@ class Script:
     number: int
     shape: Shape
     steps: int
-    script_text: str
+    text: str
     tags: tuple[str, ...]
     files: dict[str, str] = field(default_factory=dict)
     refused: str = ""
