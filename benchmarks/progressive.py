@@ -218,7 +218,7 @@ class Trial:
 
     def _read_costs(self) -> None:
         for cost in self.capturer.costs():
-            self.budget.spend(cost.figures.cost_s)
+            self.budget.spend(cost.figures.stall_s)
             if not cost.given_up:
                 self.stalls.append(cost.figures.stall_s)
                 self.copies.append(cost.figures.copy_s)

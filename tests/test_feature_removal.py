@@ -1,4 +1,4 @@
-"""The package without an optional feature: its folder and its lines in the registry are gone, and the rest is whole.
+"""The package without an optional feature: its folders and its lines in the registries are gone, and the rest is whole.
 
 What is left imports, and the cores still recover: a few of their own tests run against that package.
 """
@@ -16,9 +16,10 @@ from test_layers import LAB, ROOT, imports, modules, ours, room_of, within
 from waiting import LIMIT_S
 
 TESTS = Path(__file__).parent
-REGISTRY = "protocol/features/registry.py"
+REGISTRIES = ("protocol/features/registry.py", "control/shell_registry.py")
 FOLDERS = {
     "adaptation": ("protocol/features/adaptation",),
+    "durable": ("protocol/features/durable", "control/durable"),
     "leases": ("protocol/features/leases", "clusters/pool"),  # the second is the shell of the first
     "shrink": ("protocol/features/shrink",),
 }
@@ -45,11 +46,18 @@ def _copy_without(name: str, folder: Path) -> None:
     shutil.copytree(ROOT, folder / "deadpool", ignore=shutil.ignore_patterns("__pycache__"))
     for each in FOLDERS[name]:
         shutil.rmtree(folder / "deadpool" / each)
-    registry = folder / "deadpool" / REGISTRY
-    lines = registry.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if name not in line.lower()]
-    assert len(lines) - len(kept) == 2, "an import and an entry"
-    registry.write_text("".join(kept), encoding="utf-8")
+    for each in registries_of(name):
+        registry = folder / "deadpool" / each
+        lines = registry.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if name not in line.lower()]
+        assert len(lines) - len(kept) == 2, "an import and an entry"
+        registry.write_text("".join(kept), encoding="utf-8")
+
+
+def registries_of(name: str) -> list[str]:
+    """A registry lies beside the folders of its features."""
+    beside = {str(Path(folder).parent) for folder in FOLDERS[name]}
+    return [registry for registry in REGISTRIES if str(Path(registry).parent) in beside]
 
 
 def _run(folder: Path, *arguments: str) -> None:
@@ -77,4 +85,4 @@ def test_nothing_else_imports_it(name):
         if within(imported, removed)
     }
     late = {"cli.engines.pool"}  # it imports when it is called
-    assert users - late == {REGISTRY.removesuffix(".py").replace("/", ".")}
+    assert users - late == {each.removesuffix(".py").replace("/", ".") for each in registries_of(name)}

@@ -6,6 +6,8 @@ import pytest
 
 from deadpool.cli.show.status import _print, _size
 from deadpool.control.coordinator.status import describe
+from deadpool.protocol.causes import Widening
+from deadpool.protocol.coordinator.commits.interval_needs import REMEDIES, Need
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.membership.stragglers import Straggler
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
@@ -63,9 +65,21 @@ def test_interval_is_shown_as_it_was_last_ordered(capsys, monkeypatch):
     )
     core.commits.reschedule(Schedule(every=8, start=20))
     body = describe(core, facts)
-    assert body["interval"] == {"every": 8, "from": 20, "budget": 0.001}
+    assert body["interval"] == {"every": 8, "from": 20, "budget": 0.001, "widened": None}
     assert body["ranks"][0]["wire_bytes_per_step"] == 8_009_300 / 8
     assert "one snapshot every 8 steps from version 20 on" in shown(core, facts, capsys, monkeypatch)
+
+
+def test_wide_interval_is_shown_with_its_reason_and_its_remedy(capsys, monkeypatch):
+    core = core_of([None, None], budget=0.001)
+    reason = "versions take 3.20 s to be committed"
+    core._monitor.interval_chooser.widened = Need(steps=3.2, cause=Widening.SLOTS, reason=reason)
+    assert describe(core, {})["interval"]["widened"] == {
+        "by": "slots",
+        "reason": reason,
+        "remedy": REMEDIES[Widening.SLOTS],
+    }
+    assert f"not more often: {reason} (to change that: raise --slots" in shown(core, {}, capsys, monkeypatch)
 
 
 def test_without_a_budget_that_is_said(capsys, monkeypatch):

@@ -95,8 +95,8 @@ def test_faults_come_from_flags_environment_and_file(tmp_path):
         resolve({"faults": ("at=clip step=0 rank=1",)}, environment={})
 
 
-def test_overhead_budget_is_a_tenth_of_a_percent_unless_set_or_switched_off():
-    assert resolve({}, environment={}).overhead_budget == 0.001
+def test_overhead_budget_is_half_a_percent_unless_set_or_switched_off():
+    assert resolve({}, environment={}).overhead_budget == 0.005
     assert resolve({}, environment={"DEADPOOL_OVERHEAD_BUDGET": "0"}).overhead_budget == 0
     assert resolve({"overhead_budget": 0.02}, environment={}).overhead_budget == 0.02
 

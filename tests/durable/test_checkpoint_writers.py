@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from checkpoint_maker import RANKS, RECORDING, MadeRank, finish_task, name_of
 
-from deadpool.control.agent.checkpoint_files import CheckpointWriters
+from deadpool.control.durable.checkpoint_files import CheckpointWriters
 from deadpool.durable.manifest import PartTask, StagedCopy, complete_ones
 from deadpool.durable.store import DirectoryStore
 from deadpool.protocol.inputs import CheckpointFinished, PartWritten

@@ -61,7 +61,7 @@ def test_without_a_budget_no_copy_is_given_up(tmp_path, fork_server):
 
     def during(_):
         gated.await_gate(gate)
-        assert gated.status()["interval"] == {"every": 1, "from": 0, "budget": 0.0}
+        assert gated.status()["interval"] == {"every": 1, "from": 0, "budget": 0.0, "widened": None}
         gated.open_gate(gate)
 
     gated.trial.run(during)

@@ -310,7 +310,7 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
         return None
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
     coded = Scheme.parse(named["coded"]) if "coded" in named else None
-    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, coded=coded)
+    return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, in_groups=coded)
 
 
 def _parts(words: list[str]) -> tuple[msg.Part, ...]:
@@ -394,9 +394,9 @@ def _lost(now_in: Generation, trainer: str, rank: int, words: list[str], named: 
     reason = " ".join(words)
     kind = _KINDS.get(reason.partition(":")[0].partition(" ")[0], FaultKind.TRAINER)
     unread = version(named["unread"]) if "unread" in named else None
-    checkpoint = words[1].rstrip(":") if kind is FaultKind.UNREAD and words[0] == "checkpoint" else ""
+    kept = words[1].rstrip(":") if kind is FaultKind.UNREAD and words[0] == "checkpoint" else ""
     return msg.TrainerLost(
-        generation=now_in, trainer=trainer, rank=rank, reason=reason, kind=kind, unread=unread, checkpoint=checkpoint
+        generation=now_in, trainer=trainer, rank=rank, reason=reason, kind=kind, unread=unread, fallback=kept
     )
 
 

@@ -152,7 +152,7 @@ def _plan(plan: msg.Plan) -> str:
 def _order(order: msg.RankOrder) -> str:
     words = ["keep"] if order.keep else []
     for fetch in order.fetch:
-        sources = fetch.checkpoint or "|".join(source.node for source in fetch.groups[0])
+        sources = fetch.fallback or "|".join(source.node for source in fetch.groups[0])
         words.append(f"fetch {fetch.copy.seal.version} from {sources}")
     words += [f"push {name} to {node}" for node, name in order.pushes]
     return f"[rank {order.rank}: {', '.join(words) or 'restore'}]"

@@ -231,7 +231,7 @@ def adversary(seed: int) -> Watcher:
     of many nodes at once."""
     rng = random.Random(seed)
     scheme, coded = Scheme(copies=1), Scheme(data=4, parities=1)
-    adaptation = Adaptation(bounds(evict_ill=rng.random() < 0.5, every_at_most=rng.choice((0, 16)), coded=coded))
+    adaptation = Adaptation(bounds(evict_ill=rng.random() < 0.5, every_at_most=rng.choice((0, 16)), in_groups=coded))
     choice = SchemeChoice(adaptation.bounds, adaptation.pacing)
     watcher, now, flipping = Watcher(), 0.0, [f"n{p}" for p in range(rng.choice((1, 2, 6)))]
     signs = ((), (ONE_STORM,), (STORMS,), (BROKEN,), (Sign(kind=LINK_ERRORS, grade=LIKELY),))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.copies.capture_costs import ENOUGH, PENDING_AT_MOST, WINDOW, CaptureCosts
+import pytest
+
+from deadpool.protocol.agent.copies.capture_costs import ENOUGH, PENDING_AT_MOST, WAITS, CaptureCosts
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.identity import Generation, Schedule
 from deadpool.protocol.messages import Missed, Stepped
@@ -25,11 +27,22 @@ def test_one_slow_copy_is_no_figure() -> None:
     assert costs.of_ranks()[0].stall_s == 9.0
 
 
+def test_one_long_wait_may_be_chance() -> None:
+    costs = CaptureCosts()
+    for number in range(1, WAITS + 1):
+        stepped(costs, number, stall_s=9.0 if number == 5 else 0.0)
+    told = costs.of_ranks()[0]
+    assert told.stall_s == 9.0 / WAITS and told.stall_at_least_s == 0.0
+    for number in range(WAITS + 1, WAITS + 9):
+        stepped(costs, number, stall_s=9.0)
+    assert costs.of_ranks()[0].stall_at_least_s > 1.0, "half of them are none"
+
+
 def test_figures_are_of_late() -> None:
     costs = CaptureCosts()
     for number in range(1, 50):
         stepped(costs, number, stall_s=9.0)
-    for number in range(50, 50 + WINDOW // 2 + 1):
+    for number in range(50, 50 + WAITS):
         stepped(costs, number, stall_s=0.0)
     assert costs.of_ranks()[0].stall_s == 0.0
 
@@ -57,7 +70,7 @@ def test_only_what_belongs_to_the_present_interval_counts() -> None:
     for number in range(13, 23):
         stepped(costs, number, stall_s=0.1 if number % 4 == 1 else 9.0)
     told = costs.of_ranks()[0]
-    assert (told.every, told.stall_s) == (4, 0.1), "captures of versions 12, 16 and 20"
+    assert (told.every, told.stall_s) == (4, pytest.approx(0.1)), "captures of versions 12, 16 and 20"
 
 
 def test_way_to_the_commit_is_measured_from_the_end_of_the_step() -> None:

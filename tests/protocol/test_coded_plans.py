@@ -9,8 +9,9 @@ from notation import address, copies, copy, version
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.coordinator.recovery.placement import place
+from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT
 from deadpool.protocol.coordinator.recovery.planner import plan
+from deadpool.protocol.features.coding.coordinator.placement import CodedRedundancy
 from deadpool.protocol.identity import Generation, Layout, Schedule
 from deadpool.protocol.messages import Copies, Copy, Inventory, JointCopy, Live, Lives
 from deadpool.protocol.schemes import NodeGroup, Scheme
@@ -53,6 +54,7 @@ def planned(*nodes: NodeView) -> GlobalPlan | NoPlan:
         watermark=version(V4),
         schedule=Schedule(),
         scheme=Scheme(data=2, parities=2),
+        redundancy=CodedRedundancy(),
     )
     return plan(view)
 
@@ -112,7 +114,8 @@ def test_snapshot_that_is_not_the_one_that_was_coded_is_not_counted_on() -> None
 def test_whole_copy_from_before_snapshots_were_coded_is_no_parity() -> None:
     """In a group of two it is of the same rank at the same node, and a version would be complete without parity."""
     layout = Layout(positions=2, per_node=1, holders=1)
-    ledger = Ledger(layout, ("n0", "n1"), place([None, None], Scheme(data=1, parities=1)))
+    placement = CodedRedundancy().place([None, None], Scheme(data=1, parities=1), NO_PLACEMENT, frozenset())
+    ledger = Ledger(layout, ("n0", "n1"), placement)
     for rank in (0, 1):
         ledger.add_sealed(copy(f"{rank}:{V4}"))
         [batch] = Copies.of(copies(f"{rank}:{V4}")).batches
@@ -120,5 +123,5 @@ def test_whole_copy_from_before_snapshots_were_coded_is_no_parity() -> None:
         ledger.add_stored(rank, f"n{1 - rank}", version(V4))
     assert not ledger.complete(version(V4))
     for rank in (0, 1):
-        ledger.add_encoded((rank,), f"n{1 - rank}", version(V4))
+        ledger.add_stored_together((rank,), f"n{1 - rank}", version(V4))
     assert ledger.complete(version(V4))

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from benches import job_state
+from msgspec import structs
 
-from deadpool.protocol.coordinator.commits.interval import IntervalChange, IntervalChooser
-from deadpool.protocol.identity import Layout, Schedule
+from deadpool.protocol.causes import Widening
+from deadpool.protocol.coordinator.commits.interval import (
+    ROOM_COMMITS_MEASURED,
+    IntervalChange,
+    IntervalChooser,
+    IntervalController,
+)
+from deadpool.protocol.effects import Emit
+from deadpool.protocol.identity import LEFT_OUT, Layout, Schedule
 from deadpool.protocol.messages import CaptureCostReport, Overhead
 from deadpool.protocol.permits import CaptureSchedule
 
@@ -31,16 +39,26 @@ def test_what_fits_changes_nothing() -> None:
 
 
 def test_widened_to_the_next_power_of_two_that_does() -> None:
+    waits = "rank 1: the optimizer waits for copies for"
     change = chosen(stall_s=0.0011)
-    assert change == IntervalChange(every=2, reason="rank 1: captures cost 0.11 % of the step time, more than 0.1 %")
+    assert change == IntervalChange(
+        every=2, reason=f"{waits} 0.11 % of the step time, more than 0.1 %", cause=Widening.WAITS
+    )
     assert chosen(stall_s=0.021) == IntervalChange(
-        every=32, reason="rank 1: captures cost 2.1 % of the step time, more than 0.1 %"
+        every=32, reason=f"{waits} 2.1 % of the step time, more than 0.1 %", cause=Widening.WAITS
     )
     change = chosen(commit_s=3.2, slots=3)
     assert change == IntervalChange(
-        every=2, reason="rank 1: versions take 3.20 s to be committed, 2 slots last for 2.00 s"
+        every=2,
+        reason="rank 1: versions take 3.20 s to be committed, 2 slots last for 2.00 s",
+        cause=Widening.SLOTS,
     )
     assert chosen(commit_s=3.2, slots=2).every == 4  # type: ignore[union-attr]
+
+
+def test_one_long_wait_among_short_ones_widens_nothing() -> None:
+    assert chosen(stall_s=0.5, stall_error_s=0.6) is None
+    assert chosen(stall_s=0.5, stall_error_s=0.4).every == 128  # type: ignore[union-attr]
 
 
 def test_intervals_are_multiples_of_the_one_asked_for() -> None:
@@ -83,8 +101,65 @@ def measured(share: float, error: float, *, stall_s: float) -> IntervalChange | 
 
 def test_what_is_measured_bounds_what_is_estimated() -> None:
     assert measured(0.004, 0.001, stall_s=0.0005) == IntervalChange(
-        every=4, reason="steps beside a copy take 0.3 % longer at least, more than 0.1 %"
+        every=4, reason="steps beside a copy take 0.3 % longer at least, more than 0.1 %", cause=Widening.COST
     )
     assert measured(0.004, 0.0035, stall_s=0.0005) is None, "it may be 0.05 % as well"
-    assert measured(0.0002, 0.0003, stall_s=0.02) is None, "by estimate 2 %, and 0.05 % at most"
-    assert measured(0.01, 0.02, stall_s=0.004).every == 4, "nothing contradicts the estimate"  # type: ignore[union-attr]
+    assert measured(0.0002, 0.0003, stall_s=0.02) is None, "waits of 2 %, and 0.05 % at most"
+    assert measured(0.01, 0.02, stall_s=0.004).every == 4, "nothing contradicts the waits"  # type: ignore[union-attr]
+
+
+class Running:
+    """A chooser with a job whose every version is committed, and reports of both ranks at each."""
+
+    def __init__(self, every: int) -> None:
+        self.job = job_state(LAYOUT, Schedule(every=every))
+        self.chooser = IntervalChooser(self.job.commits, budget=0.005, slots=3)
+
+    @property
+    def every(self) -> int:
+        return self.chooser.every
+
+    def versions_until_a_change(self, share: float | None, at_most: int) -> int:
+        """The cost is that of a capture of every version: it falls as the interval widens. None: it is not known."""
+        for count in range(at_most):
+            self.job.commits.count += 1
+            known = share is not None and self.every in LEFT_OUT
+            overhead = Overhead(share=(share or 0.0) / self.every, error=0.001, count=50) if known else None
+            self.chooser.on_costs(
+                CaptureCostReport(rank=rank, every=self.every, step_s=1.0, stall_s=0.0, commit_s=0.5, overhead=overhead)
+                for rank in range(2)
+            )
+            if (change := self.chooser.choose()) is not None:
+                start = self.chooser._commits.timetable.newest.start + 8
+                self.job.commits.timetable.add(Schedule(every=change.every, start=start), settled=start)
+                return count + 1
+        return at_most
+
+
+def test_measured_cost_that_is_over_the_budget_is_found_out_again_only_after_long() -> None:
+    running = Running(every=1)
+    assert running.versions_until_a_change(0.012, 10) == 1 and running.every == 4
+    assert running.versions_until_a_change(None, 1000) == ROOM_COMMITS_MEASURED and running.every == 2
+    assert running.versions_until_a_change(0.014, 10) == 1 and running.every == 4, "0.7 % in every second step"
+    assert running.versions_until_a_change(None, 5000) == 2 * ROOM_COMMITS_MEASURED
+
+
+def test_interval_is_narrowed_where_the_measured_cost_allows_it() -> None:
+    running = Running(every=2)
+    running.chooser.user_every = running.chooser._least = 1
+    assert running.versions_until_a_change(0.006, 1000) == 1000 and running.every == 2, "half as much again to spare"
+    assert running.versions_until_a_change(0.002, 1000) < 1000 and running.every == 1
+    assert running.versions_until_a_change(0.002, 1000) == 1000
+
+
+def test_a_budget_that_cannot_be_kept_is_said_once_per_cause() -> None:
+    job = job_state(LAYOUT, Schedule())
+    job.settings = structs.replace(job.settings, overhead_budget=0.001)
+    chooser = IntervalChooser(job.commits, budget=0.001, slots=3)
+    controller = IntervalController(job, chooser)
+    for cause in (Widening.WAITS, Widening.WAITS, Widening.SLOTS):
+        controller._say_once(IntervalChange(every=2, reason="so", cause=cause))
+    controller._say_once(IntervalChange(every=1, reason="room", cause=None))
+    said = [effect.event.detail for effect in job.out.take() if isinstance(effect, Emit)]
+    assert [each["widened_by"] for each in said] == ["waits", "slots"]
+    assert all(each["remedy"] for each in said)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from deadpool.protocol.coordinator.protection.coding_groups import Rack
-from deadpool.protocol.coordinator.recovery.placement import LOAD_LIMIT, NO_PLACEMENT, Placement
+from deadpool.protocol.coordinator.recovery.placement import LOAD_LIMIT, NO_PLACEMENT, Placement, Rack
 from deadpool.protocol.coordinator.recovery.placement import place as place_by_scheme
+from deadpool.protocol.features.coding.coordinator.placement import CodedRedundancy
 from deadpool.protocol.schemes import Scheme
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -129,4 +129,6 @@ def test_thousands_of_nodes_are_placed_in_no_time() -> None:
     "scheme, losses", [("copies=1", 1), ("copies=2", 2), ("copies=9", 3), ("rs(2,2)", 2), ("rs(3,1)", 1)]
 )
 def test_as_many_nodes_may_be_lost_as_a_version_has_other_places(scheme: str, losses: int) -> None:
-    assert place_by_scheme([None] * 4, Scheme.parse(scheme)).losses == losses
+    asked = Scheme.parse(scheme)
+    place = CodedRedundancy().place if asked.in_groups else place_by_scheme
+    assert place([None] * 4, asked, NO_PLACEMENT, frozenset()).losses == losses

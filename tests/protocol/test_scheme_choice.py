@@ -28,7 +28,7 @@ def outlook(scheme=COPIES, *memory, asked=COPIES, positions=10, **named):
 
 
 def choice(coded=RS41, **named):
-    bounds = AdaptiveBounds(copies_at_most=1, dwell_s=DWELL_S, coded=coded, **named)
+    bounds = AdaptiveBounds(copies_at_most=1, dwell_s=DWELL_S, in_groups=coded, **named)
     return SchemeChoice(bounds, Pacing(bounds))
 
 

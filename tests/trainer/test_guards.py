@@ -141,14 +141,31 @@ def test_evaluation_in_each_step_is_not_named(reports, plain):
     assert reports.rules == []
 
 
-def test_stateful_loaders_and_loaders_of_protected_objects_are_not_named(reports, plain):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_that_protected_objects_lead_to_are_not_named(reports, plain, workers):
     class Owner(Stream):
         def __init__(self) -> None:
-            self.loader = plain
+            self.loader, self.stages = plain, [{"first": loader_of()}]
 
-    stateful, batches = iter(loader_of()), iter(plain)
-    loop(UnknownLoaders(reports, {"data": Owner()}), lambda _: (next(stateful), next(batches)))
+    owner, passed = Owner(), loader_of(workers)
+    protected = {"data": owner, "passed": with_position("passed", passed)}
+    left, taken = iter(passed), iter(passed)
+    iterators = [left, taken, iter(plain), iter(owner.stages[0]["first"])]
+    loop(UnknownLoaders(reports, protected), lambda _: [next(each) for each in iterators])
     assert reports.rules == []
+
+
+def test_stateful_loader_that_a_later_step_has_made_is_named(reports):
+    passed = loader_of()
+    batches = [iter(passed)]
+
+    def block(number: int) -> None:
+        if number == 6:
+            batches[0] = iter(loader_of())
+        next(batches[0])
+
+    loop(UnknownLoaders(reports, {"passed": with_position("passed", passed)}), block)
+    assert reports.rules == [Rule.UNPROTECTED_LOADER] and reports.steps == [9]
 
 
 def test_torchs_own_method_is_put_back(reports, plain):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dis
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -297,3 +298,13 @@ def test_what_is_stored_on_one_way_only_is_carried():
             count = value + 2
 
     assert wait(loop) == {"value", "count"}
+
+
+def test_a_loop_is_followed_however_long_it_is():
+    """The jump back of a long loop leads to a prefix of the instruction at its head."""
+    lines = "\n".join(f"        other = len('{each}')" for each in range(200))
+    source = f"def loop(items):\n    best = 0\n    for item in items:\n        best = max(best, item)\n{lines}\n"
+    variables: dict[str, Any] = {}
+    exec(source, variables)
+    heads = [each.offset for each in dis.get_instructions(variables["loop"]) if each.opname == "FOR_ITER"]
+    assert carried_names(variables["loop"].__code__, heads[0]) == {"best"}

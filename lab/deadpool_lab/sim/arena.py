@@ -17,7 +17,7 @@ from deadpool.protocol.messages import Block, JointCopy, Permit, Plan, SlotRef
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Geometry
 from deadpool.protocol.stripes import Stripes
-from deadpool_lab.sim.checking.truth import State
+from deadpool_lab.sim.checking.history import State
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.checking.recovery_checkers import CopyCheckers

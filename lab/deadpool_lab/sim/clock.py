@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.identity import Generation
-from deadpool_lab.sim.checking.truth import State, Total, total_of
+from deadpool_lab.sim.checking.history import State, Total, total_of
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process import Process

@@ -85,11 +85,11 @@ class DurableStore:
             return
         self._loading[machine.incarnation].remove(effect)
         seal = effect.fetch.copy.seal
-        content = self._stored[effect.fetch.checkpoint].parts.get(seal.rank)
+        content = self._stored[effect.fetch.fallback].parts.get(seal.rank)
         if content is None or content.digest() != seal.digest:
             machine.arena.end_write(effect.slot, effect, None)
-            name = effect.fetch.checkpoint
-            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="damaged", checkpoint=name))
+            name = effect.fetch.fallback
+            machine.feed(FetchFailed(rank=effect.rank, slot=effect.slot, reason="damaged", fallback=name))
             return
         machine.arena.end_write(effect.slot, effect, replace(content, version=seal.version))
         machine.feed(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
@@ -117,7 +117,7 @@ class DurableStore:
 
     def origin(self, plan: Plan) -> Version | None:
         """The version that was written, where a plan resumes from a checkpoint. The checker of checkpoints."""
-        names = [fetch.checkpoint for order in plan.orders for fetch in order.fetch if fetch.checkpoint]
+        names = [fetch.fallback for order in plan.orders for fetch in order.fetch if fetch.fallback]
         if not names:
             return None
         stored = self._stored.get(names[0])

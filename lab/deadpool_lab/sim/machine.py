@@ -20,6 +20,7 @@ from deadpool.protocol.effects import (
     DataEffect,
     Emit,
     EndWriter,
+    FeatureEffect,
     FetchCopy,
     Finish,
     HashSlot,
@@ -324,7 +325,7 @@ class Machine:
                 self.arena.seal(slot, copy.seal.rank, copy.seal.version)
             case PushCopy():
                 self.world.streams.push(self, effect)
-            case FetchCopy(fetch=fetch) if fetch.checkpoint:
+            case FetchCopy(fetch=fetch) if fetch.fallback:
                 self.world.durable.load(self, effect)
             case FetchCopy():
                 self.world.streams.fetch(self, effect)
@@ -343,6 +344,8 @@ class Machine:
                 self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
             case EndWriter():
                 pass  # a simulated write ends by itself
+            case FeatureEffect():
+                raise AssertionError(f"no simulated node does {effect}")
             case _ as never:
                 assert_never(never)
 

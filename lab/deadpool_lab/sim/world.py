@@ -17,7 +17,7 @@ from deadpool.protocol.inputs import DrainAsked, FromAgent, SchemeAsked
 from deadpool.protocol.messages import Settings, Shares
 from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.checking.checkers import Checkers
-from deadpool_lab.sim.checking.truth import History
+from deadpool_lab.sim.checking.history import History
 from deadpool_lab.sim.clock import Clock, LocalClock, Reductions
 from deadpool_lab.sim.durable_store import DurableStore
 from deadpool_lab.sim.hosts import CoordinatorLink, Host
@@ -110,7 +110,7 @@ class World:
             return None
         most = min(self.options.holders + 1, self.options.nodes - 1)
         coded = Scheme.parse(self.options.coded) if self.options.coded else None
-        return AdaptiveBounds(copies_at_most=most, evict_ill=self.options.evict, dwell_s=DWELL_S, coded=coded)
+        return AdaptiveBounds(copies_at_most=most, evict_ill=self.options.evict, dwell_s=DWELL_S, in_groups=coded)
 
     # --- chance and time ---------------------------------------------------------------------------------------------
 

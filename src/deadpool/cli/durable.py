@@ -173,8 +173,7 @@ def answer_to_request(before: list[dict[str, Any]], events: list[dict[str, Any]]
 
 
 def _open(where: str) -> Any:
-    from deadpool.control.coordinator.checkpoint_search import absolute
-    from deadpool.durable.store import open_store
+    from deadpool.durable.store import absolute, open_store
     from deadpool.errors import ConfigError
 
     if not where.strip():

@@ -52,7 +52,7 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     accepted = f"0 or at least {beats:g} s, which is two heartbeats; 0 is the default, which follows the step time"
     require("hang_timeout_s", hang, hang == 0 or hang >= beats, accepted)
     budget = config.overhead_budget
-    require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.001 is 0.1 %, 0 is no limit")
+    require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.005 is 0.5 %, 0 is no limit")
     require("set_aside_gb", config.set_aside_gb, 0 <= config.set_aside_gb < 1e6, "a size in GB, or 0 for none")
     last = config.metrics_port_of(config.nodes + config.spares + config.standby_coordinators)
     usable = config.metrics_port >= 0 and last <= LAST_PORT

@@ -82,7 +82,7 @@ class JobConfig:
     )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")
     overhead_budget: float = setting(
-        0.001, "share of the step time that snapshots may cost; 0: no limit, every snapshot is taken"
+        0.005, "share of the step time that snapshots may cost, as measured; 0: no limit, every snapshot is taken"
     )
     set_aside_gb: float = setting(
         0.0,

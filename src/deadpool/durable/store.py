@@ -44,6 +44,11 @@ def open_store(where: str) -> Store:
     return FsspecStore(where)
 
 
+def absolute(where: str) -> str:
+    """Agents have other working directories than the process that was given `where`."""
+    return where if "://" in where else str(Path(where).absolute())
+
+
 class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -51,6 +51,18 @@ class Miss(Enum):
     NOT_STORED = "not stored"  # by a holder, which was asked several times
 
 
+class Widening(Enum):
+    """Why snapshots are further apart than was asked for."""
+
+    COST = "cost"  # steps beside a copy were measured to take longer than the budget allows
+    WAITS = "waits"  # the optimizer waits for copies longer than the budget allows
+    BANDWIDTH = "bandwidth"  # a version takes longer to be sent than the steps up to the next one
+    SLOTS = "slots"  # as many as were asked for, or as a rank may have, do not last until a version is committed
+    MEMORY = "memory"  # a node has no memory for further slots
+    MISSED = "missed"  # several versions in a row, so that nothing could be measured
+    FEW_FAILURES = "few failures"  # are to be expected, by --protect-at-most
+
+
 class FaultKind(Enum):
     """What a fault is, as far as anything follows from it. A trainer says its own (`TrainerLost`)."""
 
@@ -76,7 +88,7 @@ class EndCause(Enum):
     INEXACT = "inexact"  # the script was found not to be exact, by a rank or by an audit
     COPIES_LOST = "copies lost"  # there is no version left that all ranks can go on from
     NOBODY_CAME_BACK = "nobody came back"  # none of the nodes that ran
-    CHECKPOINT_UNREAD = "checkpoint unread"
+    FALLBACK_UNREAD = "fallback unread"  # what was kept outside of memory, and nothing else was left
     NO_SPARE = "no spare"
     NO_PROGRESS = "no progress"
     REPLICAS_DIFFER = "replicas differ"  # so what the script said of its replicas is wrong
@@ -121,7 +133,7 @@ class AdaptiveBounds(Value, frozen=True, kw_only=True):
     copies_at_most: int = 0  # on other nodes, of any rank; 0: as many as the user asks for at least
     every_at_most: int = 0  # steps from one snapshot to the next while nothing looks ill; 0: the least that costs allow
     memory_share: float = 0.5  # of a node's memory that copies may take
-    coded: Scheme | None = None  # how snapshots may be coded where whole copies take more; None: they stay whole
+    in_groups: Scheme | None = None  # how groups may protect ranks where copies take more memory; None: copies stay
     evict_ill: bool = False
     dwell_s: float = 600.0  # that a change stays at least; also the window over which signs are counted
 

@@ -168,7 +168,12 @@ class WriteOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritePart:
+class FeatureEffect:
+    """What only an optional feature wants done with snapshots. The feature's part of the data plane does it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePart(FeatureEffect):
     """Copy these slots into memory of their own (comes back as Staged), then write them to the store (PartWritten).
     Each comes with what small collectives gave the rank. A fence cuts the first short, and not the second."""
 
@@ -178,7 +183,7 @@ class WritePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteCheckpoint:
+class CompleteCheckpoint(FeatureEffect):
     """Write metadata and manifest; comes back as CheckpointFinished."""
 
     name: str
@@ -187,7 +192,7 @@ class CompleteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndWriter:
+class EndWriter(FeatureEffect):
     """End what still writes to the checkpoint of that name. Nothing comes back."""
 
     name: str
@@ -225,7 +230,7 @@ class StopParkedWork:
 
 DataEffect = (
     Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer
-    | WriteOut | WritePart | CompleteCheckpoint | EndWriter
+    | WriteOut | FeatureEffect
 )  # fmt: skip
 """The effects on snapshots, for the data plane."""
 

@@ -31,6 +31,12 @@ class LinkLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureInput:
+    """What only an optional feature has a use for. Cores hand it to the features, and nothing follows where that
+    feature is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed: deadlines are checked."""
 
@@ -65,7 +71,7 @@ class SchemeAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointAsked:
+class CheckpointAsked(FeatureInput):
     """A person wants a durable checkpoint as soon as there is a newer version to write."""
 
 
@@ -75,15 +81,13 @@ class AuditAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFound:
+class CheckpointFound(FeatureInput):
     """There is a complete checkpoint in the store that this job may go back to, or begin from."""
 
     checkpoint: Checkpoint
 
 
-CoordinatorNews = (
-    LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | AuditAsked | CheckpointAsked | CheckpointFound
-)  # fmt: skip
+CoordinatorNews = LinkLost | Tick | Stalled | StopAsked | DrainAsked | SchemeAsked | AuditAsked | FeatureInput
 """All but what agents say."""
 
 CoordinatorInput = FromAgent | CoordinatorNews
@@ -145,12 +149,6 @@ class TrainerActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureInput:
-    """What only an optional feature has a use for. The agent hands it to the features, and nothing follows where that
-    feature is missing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSampled(FeatureInput):
     """The shell has looked at the sources of the node's health."""
 
@@ -204,7 +202,7 @@ class FetchFailed:
     rank: int
     slot: SlotRef
     reason: str
-    checkpoint: str = ""  # the name of the one that could not be read
+    fallback: str = ""  # the name of the kept version that could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +257,7 @@ class WrittenOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class Staged(FeatureInput):
     """The copies of a checkpoint are in memory of their own, or could not be put there: the slots are no longer
     read."""
 
@@ -268,7 +266,7 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartWritten:
+class PartWritten(FeatureInput):
     """`failure` is empty if this node's part of the checkpoint is in the store."""
 
     name: str
@@ -277,7 +275,7 @@ class PartWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFinished:
+class CheckpointFinished(FeatureInput):
     """`failure` is empty if the checkpoint is complete in the store."""
 
     name: str
@@ -321,7 +319,7 @@ class ParkedWorkEnded(FeatureInput):
 
 DataInput = (
     Allocated | AllocationFailed | Hashed | Pushed | PushFailed | Fetched | FetchFailed | StreamsCut | Offered
-    | Received | ReceiveFailed | SourceDamaged | WrittenOut | Staged | PartWritten | CheckpointFinished
+    | Received | ReceiveFailed | SourceDamaged | WrittenOut
 )  # fmt: skip
 """What the data plane has done, and what other nodes ask of it."""
 

@@ -349,7 +349,7 @@ class Job:
         """The cost of a capture is known only when the device has got that far: one or two steps later."""
         costs = list(self.capturer.costs())
         for cost in costs:
-            self.budget.spend(cost.figures.cost_s, self.session.core.every)
+            self.budget.spend(cost.figures.stall_s, self.session.core.every)
         newest = next((cost for cost in reversed(costs) if not cost.given_up), None)
         self.budget.earn(step_s)
         told_before, self._told_at = self._told_at, time.monotonic()
@@ -358,7 +358,7 @@ class Job:
                 generation=self.session.core.generation,
                 number=self.number,
                 step_s=step_s,
-                stall_s=sum(cost.figures.cost_s for cost in costs),
+                stall_s=sum(cost.figures.stall_s for cost in costs),
                 captured=newest.number if newest else None,
                 copy_s=newest.figures.copy_s if newest else None,
                 waited_s=self.waits.take(),

@@ -15,6 +15,8 @@ from deadpool.protocol.identity import NO_GENERATION, Generation, Schedule, Vers
 from deadpool.protocol.messages import Ended, Go, Missed, Order, Permit, Plan, TakeoverReport
 from deadpool_lab.sim.checking import fail
 from deadpool_lab.sim.checking.feature_checkers import ProtectionChecker, ShrinkChecker
+from deadpool_lab.sim.checking.history import State
+from deadpool_lab.sim.checking.holdings import Holdings
 from deadpool_lab.sim.checking.recovery_checkers import (
     CopyCheckers,
     DrainChecker,
@@ -22,7 +24,6 @@ from deadpool_lab.sim.checking.recovery_checkers import (
     ProgressChecker,
     RehearsalChecker,
 )
-from deadpool_lab.sim.checking.truth import Holdings, State
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.hosts import Host

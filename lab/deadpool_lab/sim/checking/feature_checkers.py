@@ -116,7 +116,7 @@ class ProtectionChecker:
 
     def _check_scheme(self, coordinator: Coordinator, scheme: Scheme, asked: Scheme) -> None:
         bounds = coordinator.settings.adaptive
-        if bounds is None or scheme not in (asked, bounds.coded):
+        if bounds is None or scheme not in (asked, bounds.in_groups):
             fail("rule 28", f"the job chooses {scheme}, which is not within {bounds}")
         if scheme.losses < asked.losses:
             fail("rule 28", f"the job chooses {scheme}, which survives fewer losses than {asked}")

@@ -23,7 +23,7 @@ from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Permit, Plan, SlotRef
 from deadpool_lab.sim.checking import fail
-from deadpool_lab.sim.checking.truth import Holdings
+from deadpool_lab.sim.checking.holdings import Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

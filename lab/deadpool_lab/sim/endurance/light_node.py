@@ -282,7 +282,7 @@ class Answers:
         if plan.resume is None:
             return 0.0
         fetches = [fetch for order in plan.orders for fetch in order.fetch]
-        if any(fetch.checkpoint for fetch in fetches):
+        if any(fetch.fallback for fetch in fetches):
             return build_s + lasts.durable_read_s
         if fetches:
             return build_s + lasts.load_s

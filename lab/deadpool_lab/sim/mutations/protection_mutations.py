@@ -14,16 +14,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.copies.parities import Accumulation
 from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints, Write
 from deadpool.protocol.coordinator.commits.ledger import Ledger
-from deadpool.protocol.coordinator.protection.coding_groups import Rack, form_groups
-from deadpool.protocol.coordinator.recovery import global_plan, placement
-from deadpool.protocol.coordinator.recovery.placement import Placement, place
+from deadpool.protocol.coordinator.recovery import global_plan
+from deadpool.protocol.coordinator.recovery.placement import Placement, Rack, place
 from deadpool.protocol.features.adaptation.coordinator import chosen_scheme
 from deadpool.protocol.features.adaptation.coordinator.adaptation import Adaptation, Outlook, Pacing, Suspect
 from deadpool.protocol.features.adaptation.coordinator.chosen_scheme import SCHEME, SchemeChoice
+from deadpool.protocol.features.coding.agent import Accumulation
+from deadpool.protocol.features.coding.coordinator import placement as coded_placement
+from deadpool.protocol.features.coding.coordinator.groups import form_groups
+from deadpool.protocol.features.durable.coordinator.writes import Write, Writes
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import NodeGroup, Scheme
@@ -67,7 +68,7 @@ def scheme_follows_memory_at_once(patch: Patch) -> None:
 
 
 def fewer_losses_for_less_memory(patch: Patch) -> None:
-    patch.set(SchemeChoice, "coded_for", lambda self, outlook: self._bounds.coded)
+    patch.set(SchemeChoice, "coded_for", lambda self, outlook: self._bounds.in_groups)
 
 
 def signs_that_most_nodes_show_count(patch: Patch) -> None:
@@ -77,13 +78,13 @@ def signs_that_most_nodes_show_count(patch: Patch) -> None:
 def parity_counts_before_it_is_whole(patch: Patch) -> None:
     """The first contribution seals the parity, and all others count as if they were in it."""
 
-    def add_encoded(self: Ledger, ranks: tuple[int, ...], node: str, version: Version) -> None:
+    def add_stored_together(self: Ledger, ranks: tuple[int, ...], node: str, version: Version) -> None:
         position, places = self.nodes.index(node), self.places.setdefault(version, set())
         local = self.layout.local_rank(ranks[0])
         places.update((self.layout.ranks_at(p)[local], node) for p in self.placement.held_by(position))
 
     patch.set(Accumulation, "is_whole", property(lambda self: bool(self.copies)))
-    patch.set(Ledger, "add_encoded", add_encoded)
+    patch.set(Ledger, "add_stored_together", add_stored_together)
 
 
 def one_parity_for_all(patch: Patch) -> None:
@@ -93,7 +94,7 @@ def one_parity_for_all(patch: Patch) -> None:
         groups = form_groups(racks, scheme, before)  # type: ignore[arg-type]
         return tuple(replace(group, parities=1) for group in groups)
 
-    patch.set(placement, "form_groups", one_parity)
+    patch.set(coded_placement, "form_groups", one_parity)
 
 
 def damaged_block_decoded(patch: Patch) -> None:
@@ -103,18 +104,18 @@ def damaged_block_decoded(patch: Patch) -> None:
 
 
 def groups_ignore_racks(patch: Patch) -> None:
-    patch.set(placement, "form_groups", lambda racks, scheme, before: form_groups([None] * len(racks), scheme))
+    patch.set(coded_placement, "form_groups", lambda racks, scheme, before: form_groups([None] * len(racks), scheme))
 
 
 def counted_before_its_manifest(patch: Patch) -> None:
-    real = Checkpoints._finish
+    real = Writes._finish
 
-    def finish(self: Checkpoints, write: Write, now: float) -> None:
+    def finish(self: Writes, write: Write, now: float) -> None:
         copies = tuple(copy for _, copy in sorted(write.copies.items()))
-        self.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
+        self._known.newest = Checkpoint(name=write.name, number=write.version.number, copies=copies)
         real(self, write, now)
 
-    patch.set(Checkpoints, "_finish", finish)
+    patch.set(Writes, "_finish", finish)
 
 
 MUTATIONS = [

@@ -15,9 +15,8 @@ from deadpool.protocol.coordinator.commits import ledger
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.membership.hang import HangMonitor
 from deadpool.protocol.coordinator.recovery import global_plan, planner
-from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView
+from deadpool.protocol.coordinator.recovery.inventory_index import InventoryIndex, NodeView, source_at
 from deadpool.protocol.coordinator.recovery.placement import place
-from deadpool.protocol.coordinator.recovery.rebuilds import source_at
 from deadpool.protocol.identity import NO_GENERATION, Generation, Schedule, Version
 from deadpool.protocol.inputs import StreamsCut
 from deadpool.protocol.messages import Fetch, Missed, Permit, Rehearse

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Finished, Release, Restore, Standing, Stepped, UsesShares
-from deadpool_lab.sim.checking.truth import Total, initial, stepped
+from deadpool_lab.sim.checking.history import Total, initial, stepped
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process.trainer_process import Process

@@ -32,7 +32,7 @@ from deadpool.protocol.messages import (
 )
 from deadpool.protocol.recovery_walk import RecoveryWalk
 from deadpool.protocol.trainer_core import TrainerCore
-from deadpool_lab.sim.checking.truth import State
+from deadpool_lab.sim.checking.history import State
 from deadpool_lab.sim.network import Link
 from deadpool_lab.sim.process.captures import Captures, Recordings
 from deadpool_lab.sim.process.seating import Seating

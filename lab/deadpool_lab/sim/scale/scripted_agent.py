@@ -13,11 +13,10 @@ from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
     Allocate,
-    CompleteCheckpoint,
     CutStreams,
     DataEffect,
     Emit,
-    EndWriter,
+    FeatureEffect,
     FetchCopy,
     Finish,
     HashSlot,
@@ -35,7 +34,6 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     ToTrainer,
     WriteOut,
-    WritePart,
     WriteSeal,
 )
 from deadpool.protocol.identity import Address, Version
@@ -211,7 +209,7 @@ class ScriptedNode:
                 self.feed(StreamsCut(generation=generation))
             case FetchCopy(rank=rank, slot=slot, fetch=fetch):
                 self.feed(Fetched(rank=rank, slot=slot, copy=fetch.copy))
-            case ReleaseSegment() | WriteSeal() | WriteOut() | WritePart() | CompleteCheckpoint() | EndWriter():
+            case ReleaseSegment() | WriteSeal() | WriteOut() | FeatureEffect():
                 pass  # there is no memory behind a slot, and no store
             case _ as never:
                 assert_never(never)

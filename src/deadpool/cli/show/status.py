@@ -133,7 +133,9 @@ def _interval(interval: dict[str, Any]) -> str:
     steps = "step" if every == 1 else f"{every} steps"
     begin = f" from version {interval['from']} on" if interval["from"] else ""
     limit = f"which may cost at most {_percent(budget)} of the step time" if budget else "whatever that costs"
-    return f"one snapshot every {steps}{begin}, {limit}"
+    why = interval["widened"]
+    widened = f"; not more often: {why['reason']} (to change that: {why['remedy']})" if why else ""
+    return f"one snapshot every {steps}{begin}, {limit}{widened}"
 
 
 def _overhead(measured: dict[str, Any]) -> str:

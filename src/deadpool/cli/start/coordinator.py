@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import platform
 import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from deadpool.config.job_config import JobConfig
     from deadpool.control.coordinator.coordinator import CoordinatorServer, Outcome
     from deadpool.control.launch.run_dir import RunDir
+    from deadpool.control.shells import CoordinatorShell
     from deadpool.events.event import Event
     from deadpool.host.private_files import ProcessLock
-    from deadpool.protocol.causes import AdaptiveBounds, DurableSettings
+    from deadpool.protocol.causes import AdaptiveBounds
     from deadpool.protocol.coordinator.leadership.leadership import Leadership
     from deadpool.protocol.identity import Address
     from deadpool.views.metrics.endpoint import Endpoint, JobCollector
@@ -117,11 +118,11 @@ async def coordinate(
     from deadpool.cli.start.addresses import listen
     from deadpool.config.orders import parse_order
     from deadpool.control.coordinator.announcement import Announcement
-    from deadpool.control.coordinator.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
     from deadpool.control.coordinator.coordinator import CoordinatorServer
     from deadpool.control.coordinator.other_coordinators import StandbyWatch, dismiss
     from deadpool.control.hooks.event_hooks import EventHooks
-    from deadpool.events.event import Event
+    from deadpool.control.shell_registry import coordinator_shells
+    from deadpool.control.shells import CoordinatorAccess
     from deadpool.events.log import EventLog
     from deadpool.views.metrics.endpoint import Endpoint, JobCollector, check_package
     from deadpool.wire.credentials import secret_is_given
@@ -138,14 +139,10 @@ async def coordinate(
     log = EventLog(folder.events)
     log.start()
     orders = [parse_order(text) for text in config.faults]
-    durable = durable_settings(config, credentials.secret)
-    skipped: list[Event] = []
-
-    def skip(name: str, step: int, reason: str) -> None:
-        skipped.append(Event(what="checkpoint_skipped", detail={"step": step, "name": name, "reason": reason}))
-
-    begins_from = await asyncio.to_thread(find_to_begin, config, durable, skip) if founds and durable else []
-    leadership = _leadership(config, founds, durable)
+    features = coordinator_shells(CoordinatorAccess(config=config, secret=credentials.secret, founds=founds))
+    noted: list[Event] = []
+    begins_with = [input for each in features for input in await asyncio.to_thread(each.begin, noted.append)]
+    leadership = _leadership(config, founds, features)
     metrics = Endpoint(config.metrics_host, config.metrics_port)
     loop = asyncio.get_running_loop()
     hooks = EventHooks(
@@ -184,11 +181,12 @@ async def coordinate(
         heard=hooks.offer,
         print_events=not quiet,
         print_json=config.log_format == "json",
-        find_checkpoint=functools.partial(find_to_fall_back_to, config, durable) if durable and not founds else None,
+        features=features,
     )
     for sig in stops_on:
         loop.add_signal_handler(sig, server.stop, f"coordinator got {sig.name}")
-    loop.add_signal_handler(signal.SIGUSR1, server.ask_checkpoint)
+    for asks, input in [item for each in features for item in each.asked_by().items()]:
+        loop.add_signal_handler(asks, server.tell, input)
     address = await listen(server.start, config.host, config.port)
     if not quiet:
         _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
@@ -198,10 +196,10 @@ async def coordinate(
     collector = JobCollector(folder.events, lambda: leadership.is_leader, log.unwritten, lambda: standbys.left)
     _serve_metrics(metrics, collector, server)
     hooks.start()
-    for event in skipped:
+    for event in noted:
         server.log_event(event)
-    for checkpoint in begins_from:
-        server.use_checkpoint(checkpoint)
+    for input in begins_with:
+        server.tell(input)
     server.open()
     watching = loop.create_task(standbys.run())
     try:
@@ -295,6 +293,17 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
+def _check_installed(config: JobConfig) -> None:
+    """A job that asks for groups needs the feature that makes them."""
+    from deadpool.errors import ConfigError
+    from deadpool.protocol.features import registry
+
+    asked = {"protect": config.scheme, "protect_at_most": config.coded_bound}
+    for name, scheme in asked.items():
+        if scheme is not None and scheme.in_groups and (refusal := registry.redundancy().refusal(scheme)) is not None:
+            raise ConfigError(f"{name}={getattr(config, name)!r} cannot be used: {refusal}")
+
+
 def _adaptive(config: JobConfig) -> AdaptiveBounds | None:
     from deadpool.protocol.causes import AdaptiveBounds
 
@@ -304,19 +313,22 @@ def _adaptive(config: JobConfig) -> AdaptiveBounds | None:
         copies_at_most=int(bounds["copies"]),
         every_at_most=int(bounds["every"]),
         memory_share=bounds["memory"],
-        coded=config.coded_bound,
+        in_groups=config.coded_bound,
         evict_ill=config.evict_ill,
         dwell_s=config.protect_dwell_s,
     )
 
 
-def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None) -> Leadership:
+def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorShell]) -> Leadership:
+    from msgspec import structs
+
     from deadpool.config.timeouts import fence_s, return_s
     from deadpool.protocol.coordinator.leadership.leadership import Leadership
     from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines, FaultLimit
     from deadpool.protocol.identity import LEFT_OUT_OF, Layout, Schedule
     from deadpool.protocol.messages import Settings
 
+    _check_installed(config)
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
         slots=config.slots,
@@ -331,10 +343,11 @@ def _leadership(config: JobConfig, founds: bool, durable: DurableSettings | None
         silence_s=config.node_timeout_s,
         isolation_s=config.isolation_timeout_s,
         replace_stragglers=config.replace_stragglers,
-        durable=durable,
         adaptive=_adaptive(config),
         without_spare=config.without_spare,
     )
+    for feature in features:
+        settings = structs.replace(settings, **feature.settings())
     deadlines = Deadlines(
         node_s=config.node_timeout_s,
         fence_s=fence_s(config.node_timeout_s, config.unwind_timeout_s),

@@ -29,7 +29,7 @@ _NEEDED = (
     *("deadpool.cli.start.addresses", "deadpool.control.agent.agent", "deadpool.host.private_files"),
     *(
         "deadpool.control.coordinator.coordinator",
-        "deadpool.control.coordinator.checkpoint_search",
+        "deadpool.control.shell_registry",
         "deadpool.control.loops",
     ),
     *(

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TypeVar, assert_never, cast
 
 from deadpool.config.timeouts import stream_s
-from deadpool.control.agent.checkpoint_files import CheckpointFiles
 from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.control.agent.offers import Offers
 from deadpool.control.agent.rank_stats import SentBytes
 from deadpool.control.agent.threads import ThreadPriority
+from deadpool.control.shell_registry import data_shells
+from deadpool.control.shells import DataPlaneAccess
 from deadpool.errors import ArenaError, CopyDamaged, DeadPoolError, TransferError
 from deadpool.events.event import Event
 from deadpool.protocol.agent.core import Agent
@@ -29,17 +30,15 @@ from deadpool.protocol.causes import Refusal
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
-    CompleteCheckpoint,
     CutStreams,
     DataEffect,
-    EndWriter,
+    FeatureEffect,
     FetchCopy,
     HashSlot,
     PushCopy,
     RefuseOffer,
     ReleaseSegment,
     WriteOut,
-    WritePart,
     WriteSeal,
 )
 from deadpool.protocol.identity import Address, Generation, Version
@@ -126,7 +125,13 @@ class DataPlane:
             ),
         )
         self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
-        self._checkpoints = CheckpointFiles(deliver=self._deliver, slot=self._slot)
+        self._features = data_shells(
+            DataPlaneAccess(
+                deliver=self._deliver,
+                slot=self._slot,
+                stream=lambda work: self._stream(_call, work),
+            )
+        )
         self.sent = SentBytes()
 
     def start(self) -> Address:
@@ -135,7 +140,7 @@ class DataPlane:
 
     def use(self, settings: Settings) -> None:
         """The job's settings are known only when a coordinator accepts the node."""
-        self._checkpoints.use(settings)
+        self._features.use(settings)
         self._use_deadline(stream_s(settings.silence_s))
 
     def _use_deadline(self, deadline_s: float) -> None:
@@ -145,7 +150,7 @@ class DataPlane:
 
     def close(self) -> None:
         self._offers.refuse_all("the agent is leaving")
-        self._checkpoints.close()
+        self._features.close()
         self._client.close()
         self._server.close()
         for pool in (self._movers, self._workers, self._hashers):
@@ -172,16 +177,12 @@ class DataPlane:
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy():
                 self._stream(functools.partial(self._push, midway=self._midway(effect)), effect)
-            case FetchCopy(fetch=fetch) if fetch.checkpoint:
-                self._checkpoints.load(effect)
+            case FetchCopy(fetch=fetch) if fetch.fallback:
+                self._features.load(effect)
             case FetchCopy():
                 self._stream(self._fetch, effect)
-            case WritePart():
-                self._stream(self._checkpoints.write_part, effect)
-            case CompleteCheckpoint():
-                self._checkpoints.finish(effect)
-            case EndWriter(name=name):
-                self._checkpoints.end_writer(name)
+            case FeatureEffect():
+                self._features.perform(effect)
             case CutStreams(generation=generation):
                 self._submit(self._cut, generation)
             case WriteOut():
@@ -329,7 +330,7 @@ class DataPlane:
     def _cut(self, generation: Generation) -> None:
         """Reports only when no result of an older generation can follow: its last results are delivered before."""
         moving = set(self._moving)
-        self._checkpoints.cut(generation)
+        self._features.cut(generation)
         self._client.fence(generation)
         self._server.fence(generation)
         concurrent.futures.wait(moving)
@@ -384,6 +385,10 @@ def _refusal(error: DeadPoolError) -> Refusal | None:
             return Refusal.DAMAGED
         case _:
             return None
+
+
+def _call(work: Callable[[], None]) -> None:
+    work()
 
 
 def _key(segment: int) -> tuple[str, int]:

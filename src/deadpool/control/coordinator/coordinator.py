@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
@@ -27,18 +27,16 @@ from deadpool.control.coordinator.progress import (
 from deadpool.control.coordinator.requests import DrainRpc, ExaminationRpc, InjectionRpc
 from deadpool.control.coordinator.status import bandwidth, describe
 from deadpool.control.loops import CoreDriver
-from deadpool.errors import DeadPoolError
+from deadpool.control.shells import CoordinatorShell
 from deadpool.events.event import Event
 from deadpool.events.log import EventLog
-from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import (
     AuditAsked,
-    CheckpointAsked,
-    CheckpointFound,
     CoordinatorInput,
+    FeatureInput,
     FromAgent,
     LinkLost,
     SchemeAsked,
@@ -104,11 +102,11 @@ class CoordinatorServer:
         heard: Callable[[dict[str, Any]], None],
         print_events: bool = True,
         print_json: bool = False,
-        find_checkpoint: Callable[[], Checkpoint | None] | None = None,
+        features: Sequence[CoordinatorShell] = (),
     ) -> None:
-        """`became_leader` is called when this process becomes the coordinator, also at the start of the job, and then
-        `find_checkpoint`, in a thread; `heard` is called with every event, and must return at once."""
-        self._find_checkpoint = find_checkpoint
+        """`became_leader` is called when this process becomes the coordinator, also at the start of the job; `heard` is
+        called with every event, and must return at once. `features` have a part in this process."""
+        self._features = features
         self._leadership, self._log, self._prints_events = leadership, log, print_events
         self._prints_json = print_json
         self._became_leader, self._was_leader, self._heard = became_leader, False, heard
@@ -155,27 +153,22 @@ class CoordinatorServer:
     def stop(self, reason: str) -> None:
         self._feed(StopAsked(reason=reason))
 
-    def ask_checkpoint(self) -> None:
-        """Asks for a checkpoint when SIGUSR1 has come."""
-        self._feed(CheckpointAsked())
+    def tell(self, input: FeatureInput) -> None:
+        """A feature's part of this process was asked for something, or has found something."""
+        self._feed(input)
 
-    def use_checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._feed(CheckpointFound(checkpoint=checkpoint))
-
-    def _begin_search(self, search: Callable[[], Checkpoint | None]) -> None:
-        """Searches in the background: a store may be slow, and the job runs meanwhile."""
-        task = asyncio.get_running_loop().create_task(self._search_checkpoint(search))
+    def _begin_leading(self, feature: CoordinatorShell) -> None:
+        """What the feature looks for may be slow to come, and the job runs meanwhile."""
+        task = asyncio.get_running_loop().create_task(self._lead(feature))
         self._examining.add(task)
         task.add_done_callback(self._examining.discard)
 
-    async def _search_checkpoint(self, search: Callable[[], Checkpoint | None]) -> None:
-        try:
-            found = await asyncio.to_thread(search)
-        except (OSError, DeadPoolError) as error:
-            self.log_event(Event(what="checkpoint_failed", detail={"reason": f"checkpoints cannot be read: {error}"}))
-            return
-        if found is not None:
-            self.use_checkpoint(found)
+    async def _lead(self, feature: CoordinatorShell) -> None:
+        match await asyncio.to_thread(feature.lead):
+            case Event() as event:
+                self.log_event(event)
+            case FeatureInput() as input:
+                self._feed(input)
 
     async def close(self) -> None:
         """Every node gets the last messages before its connection is closed."""
@@ -279,8 +272,8 @@ class CoordinatorServer:
         self._driver.feed(input)
         if self._leadership.is_leader and not self._was_leader:
             self._became_leader()
-            if self._find_checkpoint is not None:
-                self._begin_search(self._find_checkpoint)
+            for feature in self._features:
+                self._begin_leading(feature)
         self._was_leader = self._leadership.is_leader
 
     # --- effects -----------------------------------------------------------------------------------------------------
@@ -353,12 +346,16 @@ class CoordinatorServer:
         """Agents take seconds for this, so the answer comes later than those of other commands."""
         caller.link.send(await self._examinations.examine(ask.arguments, self._facts()))
 
-    def _ask_checkpoint(self) -> Answer:
-        checkpoints = self._leadership.coordinator.checkpoints
-        if (refusal := checkpoints.refusal()) is not None:
-            return Answer(body={}, error=f"no checkpoint can be written: {refusal}")
-        self.ask_checkpoint()
-        return Answer(body={})
+    def _ask_feature(self, what: str) -> Answer:
+        match self._leadership.coordinator.features.request(what):
+            case FeatureInput() as input:
+                self._feed(input)
+                return Answer(body={})
+            case str() as refusal:
+                return Answer(body={}, error=refusal)
+            case None:
+                known = "status, kill, drain, replace, protect, durable, audit, doctor or stop"
+                return Answer(body={}, error=f"{what!r} is not a request of DeadPool: send {known}")
 
     def _use_scheme(self, text: str) -> Answer:
         core = self._leadership.coordinator
@@ -415,8 +412,6 @@ class CoordinatorServer:
                 return self._drains.replace_straggler()
             case "protect":
                 return self._use_scheme(str(ask.arguments.get("scheme")))
-            case "durable":
-                return self._ask_checkpoint()
             case "audit":
                 return self._ask_audit()
             case "stop":
@@ -427,5 +422,4 @@ class CoordinatorServer:
                     body={}, error="this is the run folder of a job, and no pool: give the pool's folder as --pool"
                 )
             case _:
-                known = "status, kill, drain, replace, protect, durable, audit, doctor or stop"
-                return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")
+                return self._ask_feature(ask.what)

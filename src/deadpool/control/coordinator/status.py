@@ -13,6 +13,7 @@ from typing import Any
 
 from deadpool.control.coordinator.progress import STEP_TIMES_FACT, completed_steps
 from deadpool.events.event import Event
+from deadpool.protocol.coordinator.commits.interval_needs import REMEDIES
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.seal import REGIONS
@@ -39,8 +40,6 @@ def _mean(rates: dict[str, float]) -> float:
 
 def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     watermark = core.commits.permit.watermark
-    written, durable = core.checkpoints.newest, core.salvage.durable
-    failing = core.checkpoints.failing
     newest = completed_steps(core)
     return {
         "phase": core.phase.value,
@@ -55,9 +54,9 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
         "overhead": _overhead(core),
-        "checkpoint": {"step": written.number, "name": written.name} if written is not None else None,
-        "checkpoint_failing": {"attempts": failing[0], "reason": failing[1]} if failing is not None else None,
-        "durable": {"step": durable.step, "path": durable.path} if durable is not None else None,
+        "checkpoint": None,
+        "checkpoint_failing": None,
+        "durable": None,
         "spares": sum(member.is_spare for member in core.members.values()),
         "size": _size(core),
         "drain": _drain(core),
@@ -88,8 +87,10 @@ def _drain(core: Coordinator) -> dict[str, Any] | None:
 
 def _interval(core: Coordinator) -> dict[str, Any]:
     """Steps from one snapshot to the next, as last ordered. The order may begin at a version that is still to come."""
-    schedule = core.commits.timetable.newest
-    return {"every": schedule.every, "from": schedule.start, "budget": core.settings.overhead_budget}
+    schedule, why = core.commits.timetable.newest, core.interval_widened
+    widened = {"by": why.cause.value, "reason": why.reason, "remedy": REMEDIES[why.cause]} if why is not None else None
+    budget = core.settings.overhead_budget
+    return {"every": schedule.every, "from": schedule.start, "budget": budget, "widened": widened}
 
 
 def _overhead(core: Coordinator) -> dict[str, Any] | None:

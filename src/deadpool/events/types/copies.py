@@ -28,13 +28,30 @@ EVENTS = (
     EventType(
         name="capture_interval",
         meaning="From some version on, snapshots are taken every so many steps.",
-        action="Raise `--overhead-budget` if more steps may be lost than you can accept.",
+        action="Nothing: see `interval_not_kept` for what may be done about a wide interval.",
         fields={
             "from": "the first version that this holds for",
             "every": "steps from one snapshot to the next",
             "reason": "why it was changed",
+            "widened_by": "what widened it: `cost` (steps beside a copy take longer), `waits` (the optimizer waits for "
+            "copies), `bandwidth` (versions are not sent in time), `slots`, `memory` (for further slots), `missed` "
+            "(nothing was committed), `few failures` (are to be expected); empty where it was narrowed again",
         },
-        console="from version {from} on, one snapshot every {every} steps: {reason}",
+    ),
+    EventType(
+        name="interval_not_kept",
+        meaning="Snapshots are further apart than was asked for, for a cause that had not shown before: it is said "
+        "once per cause. A loss repeats the steps in between.",
+        action="What the remedy says, if more steps may be lost than you can accept.",
+        fields={
+            "every": "steps from one snapshot to the next by now",
+            "asked": "steps from one snapshot to the next that were asked for",
+            "widened_by": "the cause, as in capture_interval",
+            "reason": "what was measured",
+            "remedy": "what may be done about it",
+        },
+        console="one snapshot every {every} steps by now, where every {asked} was asked for: {reason}; to change that: "
+        "{remedy}",
     ),
     EventType(
         name="slots_allocated",

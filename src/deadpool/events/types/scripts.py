@@ -45,13 +45,17 @@ EVENTS = (
     ),
     EventType(
         name="carried_variables",
-        meaning="The loop over steps hands plain values from one step to the next in variables, such as a best loss "
-        "or an epoch. If something is decided or computed by them, the script is not exact after a fault; if they are "
-        "only printed, it is.",
+        meaning="The loop over steps hands plain values from one step to the next, such as a best loss or an epoch: in "
+        "variables, attributes, containers, closures, classes, iterators, or in protected objects whose state_dict() "
+        "does not tell them. If something is decided or computed by them, the script is not exact after a fault; if "
+        "they are only printed, it is.",
         action="Nothing if they are only printed; else do what `remedy` says. `--on-inexact stop` ends no job by it.",
-        fields={"names": "the variables", "remedy": "what the script can do instead"},
-        console="PERHAPS NOT EXACT: steps hand {names} on to the next step in variables, which a process that takes a "
-        "rank does not have. {remedy} It does not matter for what is only printed.",
+        fields={
+            "names": "where they are; `f:x` is `x` in the closure or generator `f`",
+            "remedy": "what the script can do instead",
+        },
+        console="PERHAPS NOT EXACT: steps hand {names} on to the next step in variables or objects, which a process "
+        "that takes a rank does not have. {remedy} It does not matter for what is only printed.",
         once=True,
     ),
     EventType(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
 from deadpool.protocol.agent.copies.copies import Copies
-from deadpool.protocol.agent.copies.data_news import CheckpointWrites, DataNews
+from deadpool.protocol.agent.copies.data_news import DataNews
 from deadpool.protocol.agent.leadership.coordinator_liveness import Reachability, TermGuard
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
@@ -67,12 +67,13 @@ class Agent:
     ) -> None:
         """A spare node keeps `rehearsals` trainers for each of its seats, so that it can rehearse several ranks.
         `shared`: its machine may serve other jobs. `works`: there is a command to run while it is parked."""
-        self._state = state = AgentState(node)
+        self._state = state = AgentState(node, registry.joint_copies())
         self._guard = guard = TermGuard()
         self._heartbeats = heartbeats = Heartbeats(state)
-        self.features = features = registry.agent_parts(AgentCore(state=state, shared=shared, works=works))
         recordings = NodeRecordings(state.trainers)
         self._seating = seating = Seating(state, recordings)
+        core = AgentCore(state=state, seating=seating, recordings=recordings, shared=shared, works=works)
+        self.features = features = registry.agent_parts(core)
         self._unwinding = unwinding = Unwinding(state, seating)
         self._session = CoordinatorSession(
             state,
@@ -84,7 +85,6 @@ class Agent:
             standby=0 if spare else standby,
         )
         self._reachability = Reachability(state)
-        checkpoints = CheckpointWrites(state, recordings)
         self._orders = Orders(
             state,
             session=self._session,
@@ -93,7 +93,6 @@ class Agent:
             heartbeats=heartbeats,
             recordings=recordings,
             reachability=self._reachability,
-            checkpoints=checkpoints,
             features=features,
             record=guard.record,
             standby=standby,
@@ -111,7 +110,7 @@ class Agent:
         )
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)
-        self._data_news = DataNews(state, unwinding=unwinding, seating=seating, checkpoints=checkpoints)
+        self._data_news = DataNews(state, unwinding=unwinding, seating=seating)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 

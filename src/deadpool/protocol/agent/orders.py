@@ -7,7 +7,6 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.copies.data_news import CheckpointWrites
 from deadpool.protocol.agent.leadership.coordinator_liveness import Reachability
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
@@ -20,8 +19,8 @@ from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import WriteOut
+from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.messages import (
-    AbandonCheckpoint,
     Alive,
     Audit,
     AuditOver,
@@ -29,7 +28,6 @@ from deadpool.protocol.messages import (
     CopyLost,
     Fence,
     Final,
-    FinishCheckpoint,
     Go,
     JoinRefused,
     Needed,
@@ -46,7 +44,6 @@ from deadpool.protocol.messages import (
     Shutdown,
     Stand,
     Welcome,
-    WriteCheckpoint,
 )
 from deadpool.protocol.schemes import RankGroup
 
@@ -62,7 +59,6 @@ class Orders:
         heartbeats: Heartbeats,
         recordings: NodeRecordings,
         reachability: Reachability,
-        checkpoints: CheckpointWrites,
         features: Sequence[AgentPart],
         record: TakeoverRecord,
         standby: int,
@@ -70,7 +66,7 @@ class Orders:
     ) -> None:
         self._state, self._session, self._unwinding, self._seating = state, session, unwinding, seating
         self._heartbeats, self._recordings, self._record = heartbeats, recordings, record
-        self._reachability, self._checkpoints = reachability, checkpoints
+        self._reachability = reachability
         self._features = features
         self._standby, self._spare = standby, spare
 
@@ -105,18 +101,15 @@ class Orders:
             case Permit() if unfenced:
                 self._apply_permit(message, now)
             case CopyLost(node=node, group=RankGroup() as group, version=version) if node != state.node:
-                state.copies.contribute_again(group, node, version)
+                state.copies.send_to_group_again(group, node, version)
             case CopyLost(node=node, rank=rank, version=version) if node != state.node:
                 state.copies.replace_at_holder(rank, node, version)
             case CopyLost(rank=rank, version=version, group=group):
                 state.copies.drop_damaged(rank, version, group)
                 state.tell_coordinator(replace(message, dropped=True))
-            case WriteCheckpoint() if unfenced and self._seating.plan is not None:
-                self._checkpoints.write(message, tuple(order.rank for order in self._seating.plan.orders))
-            case FinishCheckpoint():
-                self._checkpoints.finish(message)
-            case AbandonCheckpoint():
-                self._checkpoints.abandon(message)
+            case FeatureMessage():
+                for part in self._features:
+                    part.on_order(message)
             case Audit() | AuditOver():
                 state.audit = message if isinstance(message, Audit) else None
                 state.trainers.tell_seated(message)
@@ -133,7 +126,7 @@ class Orders:
                 state.end(EndCause.ASKED, reason, failed=failed)
             case Alive():
                 pass  # it was heard, which is all that it says
-            case Connect() | Go() | Permit() | WriteCheckpoint() | Stand() | Proceed() | Release() | Needed():
+            case Connect() | Go() | Permit() | Stand() | Proceed() | Release() | Needed():
                 pass  # this node is fenced meanwhile, or has a seat
             case _ as never:
                 assert_never(never)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.protocol.agent.state import AgentState
+from deadpool.protocol.agent.trainers.readiness import NodeRecordings
+from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainers import Trainer
 from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.inputs import FeatureInput
@@ -20,12 +22,17 @@ class AgentCore:
     """What a feature may use of the agent."""
 
     state: AgentState
+    seating: Seating
+    recordings: NodeRecordings
     shared: bool = False  # its machine may serve other jobs
     works: bool = False  # there is a command to run while it is parked
 
 
 class AgentPart:
     # --- what is told -------------------------------------------------------------------------------------------------
+
+    def on_order(self, order: FeatureMessage) -> None:
+        """The coordinator says so, in this generation or of none. The order may be another feature's."""
 
     def on_input(self, input: FeatureInput, now: float) -> Plan | None:
         """The input may be another feature's. Returns the plan that has waited for it, if one did."""

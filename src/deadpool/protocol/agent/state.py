@@ -8,25 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from deadpool.events.event import Event
-from deadpool.protocol.agent.copies.copies import Copies
+from deadpool.protocol.agent.copies.copies import Copies, JointCopiesOf
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
-from deadpool.protocol.messages import AgentMessage, Audit, Durable, End, Settings, TrainerInfo, Trainers
+from deadpool.protocol.messages import AgentMessage, Audit, End, Settings, TrainerInfo, Trainers
 
 
 class AgentState:
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, joint: JointCopiesOf = JointCopies) -> None:
         self.node = node
         self.current = GenerationState()
         self.settings: Settings | None = None  # None: no coordinator has welcomed this node yet
-        self.durable: Durable | None = None  # the newest checkpoint that the script reported
         self.audit: Audit | None = None  # that is under way; trainers that are seated meanwhile are told of it
         self._told_trainers: tuple[TrainerInfo, ...] | None = None
         self.effects: list[AgentEffect] = []
         self.trainers = NodeTrainers(node, self.effects)
-        self.copies = Copies(self.current, self.effects)
+        self.copies = Copies(self.current, self.effects, joint)
 
     def tell_coordinator(self, message: AgentMessage) -> None:
         self.effects.append(ToCoordinator(message=message))

@@ -17,7 +17,7 @@ them; each part calls only parts that come after it, so they are made from the l
     audit           a recovery is played on purpose, to find out whether the script is exact
     drain           how ranks get from a node that leaves to a spare
     rehearsals      spares rehearse ranks
-    checkpoints     durable checkpoints, from which a job begins again that has lost every copy of a rank
+    fallback        what a job goes back to that has lost every copy of a rank
     ending          completed, failed, abandoned after what is left was written to disk
 
 While the job runs, `commits` decides which versions are committed, and `stragglers` passes on what heartbeats tell to
@@ -33,7 +33,7 @@ from typing import Any, assert_never
 
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.audit import RecoveryAudit
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
+from deadpool.protocol.coordinator.commits.interval_needs import Need
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.takeover import RecoveredView, Takeover
 from deadpool.protocol.coordinator.leaving.drain import Drains
@@ -57,11 +57,10 @@ from deadpool.protocol.features import registry
 from deadpool.protocol.identity import FeatureMessage, Generation
 from deadpool.protocol.inputs import (
     AuditAsked,
-    CheckpointAsked,
-    CheckpointFound,
     CoordinatorInput,
     CoordinatorNews,
     DrainAsked,
+    FeatureInput,
     FromAgent,
     LinkLost,
     SchemeAsked,
@@ -71,13 +70,9 @@ from deadpool.protocol.inputs import (
 )
 from deadpool.protocol.messages import (
     AgentMessage,
-    CheckpointDone,
-    CheckpointPart,
     CopyLost,
     Digested,
     Disconnecting,
-    Durable,
-    Encoded,
     Ended,
     FenceAck,
     Finished,
@@ -101,28 +96,30 @@ from deadpool.protocol.messages import (
     Trainers,
     Unavailable,
 )
-from deadpool.protocol.schemes import Scheme
+from deadpool.protocol.schemes import RankGroup, Scheme
 
 
 class Coordinator:
     def __init__(self, config: CoordinatorConfig, *, term: int = 1, name: str = "") -> None:
         """`name` tells apart two processes that ask for the same term."""
-        self._job = job = JobState(config, term=term, name=name, vacancies=registry.vacancies(config))
+        self.redundancy = redundancy = registry.redundancy()
+        vacancies = registry.vacancies(config)
+        self._job = job = JobState(config, term=term, name=name, vacancies=vacancies, redundancy=redundancy)
         self.settings, self.layout, self.term = job.settings, job.layout, term
         self.commits = job.commits
         self._monitor = monitor = RunMonitor(job)
         self._reachability = Reachability(job, monitor.hang)
-        self.checkpoints = checkpoints = Checkpoints(job)
-        self._ending = ending = Ending(job, checkpoints)
+        self.fallback = fallback = registry.fallback(job)
+        self._ending = ending = Ending(job, fallback)
         self._rehearsals = rehearsals = Rehearsals(job)
         self.drains = drains = Drains(job, rehearsals)
         self._history = history = FaultHistory(job, rehearsals)
-        self._resumption = resumption = Resumption(job, drains, rehearsals, monitor.hang, ending)
-        self._planning = planning = Planning(job, history, monitor.hang, resumption, ending, checkpoints)
+        self._resumption = resumption = Resumption(job, drains, rehearsals, monitor.hang, ending, fallback)
+        self._planning = planning = Planning(job, history, monitor.hang, resumption, ending, fallback)
         self._fencing = fencing = Fencing(job, monitor, drains, rehearsals, history, planning)
         self.audit = audit = RecoveryAudit(job, rehearsals, drains, ending)
-        self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending, checkpoints, audit)
-        self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, checkpoints)
+        self._faults = faults = Faults(job, history, monitor.hang, fencing, resumption, ending, fallback, audit)
+        self._membership = membership = Membership(job, history, rehearsals, faults, planning, ending, fallback)
         self._drain_requests = requests = DrainRequests(job, drains, fencing, membership)
         self.schemes = schemes = SchemeChanges(job, drains)
         core = CoordinatorCore(
@@ -133,6 +130,8 @@ class Coordinator:
             drains=drains,
             requests=requests,
             schemes=schemes,
+            fallback=fallback,
+            ending=ending,
         )
         self.features = CoordinatorParts(registry.coordinator_parts(core))
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
@@ -164,7 +163,7 @@ class Coordinator:
         for part in self.features:
             part.advance(now)
         self._drain_requests.advance(now)
-        self._advance_checkpoints(now)
+        self._conclude(now)
         return job.out.take()
 
     def _on_input(self, input: CoordinatorNews, now: float) -> None:
@@ -177,12 +176,11 @@ class Coordinator:
                 self._drain_requests.drain(node, reason, now)
             case SchemeAsked(scheme=scheme):
                 self._on_scheme_asked(scheme, now)
-            case CheckpointAsked():
-                self.checkpoints.ask()
             case AuditAsked():
                 self.audit.ask()
-            case CheckpointFound(checkpoint=checkpoint):
-                self.checkpoints.on_found(checkpoint)
+            case FeatureInput():
+                for part in self.features:
+                    part.on_input(input)
             case Stalled(seconds=seconds):
                 self._discount_stall(seconds)
             case Tick():
@@ -201,11 +199,12 @@ class Coordinator:
             for part in self.features:
                 part.on_scheme_asked(is_placed_anew, now)
 
-    def _advance_checkpoints(self, now: float) -> None:
-        """A write that is asked for at the end of the job begins before the job ends."""
+    def _conclude(self, now: float) -> None:
+        """What is to be kept at the end of the job is begun before the job ends."""
         if self._job.phase is not Phase.ENDED:
-            self.checkpoints.advance(now)
-            self._ending.end_if_written()
+            for part in self.features:
+                part.conclude(now)
+            self._ending.end_if_kept()
 
     def _answer_after_end(self, input: CoordinatorInput) -> None:
         """A node that joins now would wait for a welcome, and this process would wait for the node to leave."""
@@ -215,7 +214,7 @@ class Coordinator:
     def _discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: this process did not run for so long."""
         history = (self._history.quarantine, self._history.rates)
-        parts = (self._timeouts, self._monitor.hang, self._reachability, *history, self.drains, self.checkpoints)
+        parts = (self._timeouts, self._monitor.hang, self._reachability, *history, self.drains)
         for keeps_time in (*parts, *self.features):
             keeps_time.discount_stall(seconds)
 
@@ -235,7 +234,7 @@ class Coordinator:
             return None
         if self._resumption.settles_at is not None:
             return self._resumption.settles_at
-        parts = earliest(self.drains.deadline, self.checkpoints.deadline())
+        parts = earliest(self.drains.deadline, self.features.deadline())
         return earliest(self._timeouts.next_silence(), earliest(job.phase_deadline, parts))
 
     def check(self) -> None:
@@ -274,20 +273,15 @@ class Coordinator:
                 self.commits.on_missed(rank, number, reason)
                 self.audit.on_missed(number)
                 self._monitor.interval_chooser.on_missed(message)
-            case Encoded(ranks=ranks, version=version):
-                self._ending.end_if(self.commits.on_encoded(ranks, node, version))
+            case CopyLost(group=RankGroup()):
+                for part in self.features:
+                    part.on_joint_copy_lost(member, message)
             case CopyLost(dropped=True):
                 self._on_dropped(message)
             case CopyLost():
                 self._on_copy_lost(member, message)
-            case Durable():
-                self._ending.salvage.note_durable(message)
             case Digested():
                 self.audit.on_digested(message)
-            case CheckpointPart():
-                self.checkpoints.on_part(node, message, now)
-            case CheckpointDone():
-                self.checkpoints.on_done(node, message, now)
             # a recovery, in its order
             case TrainerLost():
                 self._faults.on_trainer_lost(member, message, now)
@@ -362,32 +356,20 @@ class Coordinator:
 
     def _on_copy_lost(self, member: Member, damaged: CopyLost) -> None:
         """Counts a damaged copy as lost. Its node drops it before it is asked again what it has, and says so."""
-        out, step, parity = self._job.out, damaged.version.number, True if damaged.group is not None else None
-        out.emit("copy_damaged", node=damaged.node, rank=damaged.rank, step=step, found_by=member.node, parity=parity)
-        self._lose(damaged)
+        out, step = self._job.out, damaged.version.number
+        out.emit("copy_damaged", node=damaged.node, rank=damaged.rank, step=step, found_by=member.node)
+        self.commits.lose_copy(damaged.rank, damaged.node, damaged.version)
         if damaged.node in self.members and damaged.node != member.node:
             out.send(damaged.node, damaged)
 
     def _on_dropped(self, dropped: CopyLost) -> None:
-        """By its node, which lacks it: it is sent again, unless it is a parity of a former group."""
-        out = self._job.out
-        if not self.seats or not self._lose(dropped):
+        """By its node, which lacks it: it is sent again."""
+        if not self.seats:
             return
-        position = self.layout.position_of(dropped.rank)
-        senders = [self.seats[position]]
-        if dropped.group is not None:
-            out.emit("parity_begun_anew", node=dropped.node, rank=dropped.rank, step=dropped.version.number)
-            senders = [self.seats[p] for p in self.commits.placement.held_by(position)]
-        for node in senders:
-            if node in self.members and node != dropped.node:
-                out.send(node, dropped)
-
-    def _lose(self, lost: CopyLost) -> bool:
-        """Whether it was one that commits count on."""
-        if lost.group is None:
-            self.commits.lose_copy(lost.rank, lost.node, lost.version)
-            return True
-        return self.commits.lose_parity(lost.group, lost.rank, lost.node, lost.version)
+        self.commits.lose_copy(dropped.rank, dropped.node, dropped.version)
+        sender = self.seats[self.layout.position_of(dropped.rank)]
+        if sender in self.members and sender != dropped.node:
+            self._job.out.send(sender, dropped)
 
     # --- for status, leadership and the simulator ---------------------------------------------------------------------
 
@@ -447,6 +429,11 @@ class Coordinator:
     def overhead(self) -> Overhead | None:
         """What protection costs, measured; None: not known yet."""
         return self._monitor.interval_chooser.overhead
+
+    @property
+    def interval_widened(self) -> Need | None:
+        """Why snapshots are further apart than was asked for; None: they are not, or an earlier coordinator knew."""
+        return self._monitor.interval_chooser.widened
 
     @property
     def salvage(self) -> SalvageProgress:

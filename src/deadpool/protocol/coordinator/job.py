@@ -12,6 +12,7 @@ from enum import Enum
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.membership.members import Member, SilentNodes, SpareWatch
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
 from deadpool.protocol.coordinator.recovery.global_plan import (
     SPARES_AWAITED,
     ClusterView,
@@ -42,7 +43,13 @@ class Phase(Enum):
 
 class JobState:
     def __init__(
-        self, config: CoordinatorConfig, *, term: int, name: str, vacancies: Vacancies = SPARES_AWAITED
+        self,
+        config: CoordinatorConfig,
+        *,
+        term: int,
+        name: str,
+        vacancies: Vacancies = SPARES_AWAITED,
+        redundancy: Redundancy = COPIES_ONLY,
     ) -> None:
         self.settings, self.deadlines, self.layout = config.settings, config.deadlines, config.settings.layout
         self.fault_limit = config.fault_limit
@@ -68,7 +75,7 @@ class JobState:
         self.scheme = self.asked_scheme  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
-        self.vacancies = vacancies
+        self.vacancies, self.redundancy = vacancies, redundancy
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
 
@@ -244,6 +251,7 @@ class JobState:
             before=self.plan,
             unread=self.unread.given_up,
             vacancies=self.vacancies,
+            redundancy=self.redundancy,
             scheme=self.scheme,
             extra_holders=self.extra_holders,
         )

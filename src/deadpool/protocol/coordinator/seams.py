@@ -1,5 +1,7 @@
-"""Where the coordinator calls optional features. What positions become that no node can take is a seam of its own:
-`Vacancies` in `recovery/global_plan.py`.
+"""Where the coordinator calls optional features. Three seams are apart, because plans are made of them: `Vacancies` in
+`recovery/global_plan.py`, what positions become that no node can take; `Redundancy` in `protection/redundancy.py`, how
+groups protect ranks; and `Fallback` in `recovery/fallback.py`, what a job goes back to that has lost every copy of a
+rank.
 
 A feature derives its part from `CoordinatorPart` and overrides what it has a say in; the rest does nothing.
 """
@@ -13,12 +15,17 @@ from typing import Any, TypeVar
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
+from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
+from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
+from deadpool.protocol.effects import earliest
 from deadpool.protocol.identity import FeatureMessage
+from deadpool.protocol.inputs import FeatureInput
+from deadpool.protocol.messages import CopyLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +39,37 @@ class CoordinatorCore:
     drains: Drains
     requests: DrainRequests
     schemes: SchemeChanges
+    fallback: Fallback
+    ending: Ending
 
 
 class CoordinatorPart:
     def on_message(self, member: Member, message: FeatureMessage, now: float) -> None:
         """The message may be another feature's."""
 
+    def on_input(self, input: FeatureInput) -> None:
+        """The input may be another feature's. It may also come while this process does not lead."""
+
+    def on_request(self, what: str) -> FeatureInput | str | None:
+        """A person asks for something by this word. Returns the input that follows, or why nothing does; None: another
+        feature may know the word."""
+        return None
+
+    def follow(self, before: CoordinatorPart) -> None:
+        """This process begins another term. `before`, perhaps another feature's, is what it had in the term before."""
+
+    def on_joint_copy_lost(self, member: Member, lost: CopyLost) -> None:
+        """What a node keeps for a group of ranks is damaged, or it was dropped."""
+
     def advance(self, now: float) -> None:
         """The coordinator calls this after every input, once it is known who leaves, and before a drain goes on."""
+
+    def conclude(self, now: float) -> None:
+        """The coordinator calls this after every input, when all else has followed from it, and before the job ends."""
+
+    def deadline(self) -> float | None:
+        """When it wants to be looked at again, at the latest."""
+        return None
 
     def look(self, now: float) -> None:
         """The coordinator calls this with every heartbeat."""
@@ -84,6 +114,20 @@ class CoordinatorParts:
     def find(self, kind: type[Part]) -> Part | None:
         """For checkers, which know which feature they check."""
         return next((part for part in self._parts if isinstance(part, kind)), None)
+
+    def follow(self, before: CoordinatorParts) -> None:
+        for part in self._parts:
+            for each in before:
+                part.follow(each)
+
+    def request(self, what: str) -> FeatureInput | str | None:
+        return next((found for part in self._parts if (found := part.on_request(what)) is not None), None)
+
+    def deadline(self) -> float | None:
+        found: float | None = None
+        for part in self._parts:
+            found = earliest(found, part.deadline())
+        return found
 
     @property
     def chooses_scheme(self) -> bool:

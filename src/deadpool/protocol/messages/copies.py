@@ -8,7 +8,7 @@ Durable checkpoints: those that nodes write together, and those that the script 
 from __future__ import annotations
 
 from deadpool.protocol.causes import Miss
-from deadpool.protocol.identity import Generation, Message, Schedule, Value, Version
+from deadpool.protocol.identity import FeatureMessage, Generation, Message, Schedule, Value, Version
 from deadpool.protocol.inventory_batches import Copy
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
@@ -87,7 +87,7 @@ class Stored(Message, frozen=True, kw_only=True):
     bytes_received: int
 
 
-class Encoded(Message, frozen=True, kw_only=True):
+class Encoded(FeatureMessage, frozen=True, kw_only=True):
     """A member of a coding group has the pieces of all others in its parity of this version, and has sealed it."""
 
     generation: Generation
@@ -137,7 +137,7 @@ class CopyLost(Message, frozen=True, kw_only=True):
     dropped: bool = False
 
 
-class WriteCheckpoint(Message, frozen=True, kw_only=True):
+class WriteCheckpoint(FeatureMessage, frozen=True, kw_only=True):
     """Write this node's part of the version, which is committed, to the durable checkpoint of that name."""
 
     generation: Generation
@@ -145,7 +145,7 @@ class WriteCheckpoint(Message, frozen=True, kw_only=True):
     version: Version
 
 
-class CheckpointPart(Message, frozen=True, kw_only=True):
+class CheckpointPart(FeatureMessage, frozen=True, kw_only=True):
     """A node has written its ranks' parts of a checkpoint, or could not. Of no generation: the version was committed
     when the write began, and a recovery does not change that."""
 
@@ -155,7 +155,7 @@ class CheckpointPart(Message, frozen=True, kw_only=True):
     failure: str = ""
 
 
-class FinishCheckpoint(Message, frozen=True, kw_only=True):
+class FinishCheckpoint(FeatureMessage, frozen=True, kw_only=True):
     """Every node has written its part: write the metadata, then the manifest. `copies` are of all ranks, in order."""
 
     name: str
@@ -163,7 +163,7 @@ class FinishCheckpoint(Message, frozen=True, kw_only=True):
     copies: tuple[Copy, ...]
 
 
-class CheckpointDone(Message, frozen=True, kw_only=True):
+class CheckpointDone(FeatureMessage, frozen=True, kw_only=True):
     """The manifest of a checkpoint is written, so the checkpoint is complete; or it could not be."""
 
     name: str
@@ -171,13 +171,13 @@ class CheckpointDone(Message, frozen=True, kw_only=True):
     failure: str = ""
 
 
-class AbandonCheckpoint(Message, frozen=True, kw_only=True):
+class AbandonCheckpoint(FeatureMessage, frozen=True, kw_only=True):
     """The write takes too long, or another node's part is lost: end it."""
 
     name: str
 
 
-class Durable(Message, frozen=True, kw_only=True):
+class Durable(FeatureMessage, frozen=True, kw_only=True):
     """The script has saved a checkpoint of its own after so many completed steps, from which the job could be
     restarted. A trainer says it, and its agent repeats it to every coordinator."""
 

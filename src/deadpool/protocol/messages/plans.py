@@ -56,7 +56,7 @@ class Fetch(Value, frozen=True, kw_only=True):
     copy: Copy
     groups: tuple[tuple[Source, ...], ...]
     rebuild: Rebuild | None = None  # no node has the record and the unique part: they are decoded
-    checkpoint: str = ""  # the durable checkpoint that has the whole snapshot; then there are no groups
+    fallback: str = ""  # the name of a version kept outside of memory that has the whole; then there are no groups
 
 
 class RankOrder(Value, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ class Stepped(Message, frozen=True, kw_only=True):
     generation: Generation
     number: int
     step_s: float = 0.0
-    stall_s: float = 0.0  # that captures cost it, by waits and by traffic, as far as is known by now
+    stall_s: float = 0.0  # that the optimizer has waited for captures, as far as is known by now
     copy_s: float | None = None  # that a capture took; None: none has become known since the last step
     captured: int | None = None  # the version that was; None: the one that this step began with
     waited_s: float | None = None  # for other ranks, by estimate, since the last step was told; None: not measured
@@ -56,15 +56,21 @@ class Overhead(Value, frozen=True, kw_only=True):
 
 
 class CaptureCostReport(Value, frozen=True, kw_only=True):
-    """What capturing every so many steps costs a rank, as medians of the latest captures. None means that too few were
+    """What capturing every so many steps costs a rank, by its latest captures. None means that too few were
     measured."""
 
     rank: int
     every: int  # the interval under which it was measured
     step_s: float
-    stall_s: float | None  # per capture; of one that was given up, what it would have been
-    commit_s: float | None  # from the end of a step to the news that its version is committed
+    stall_s: float | None  # the mean wait for a capture; of one that was given up, what it would have been
+    commit_s: float | None  # from the end of a step to the news that its version is committed, as a median
     overhead: Overhead | None = None
+    stall_error_s: float = 0.0  # how far the mean wait may be from the true one, to either side
+
+    @property
+    def stall_at_least_s(self) -> float:
+        """What is certain of the waits: one long wait among short ones is chance."""
+        return max(0.0, (self.stall_s or 0.0) - self.stall_error_s)
 
 
 class WorkTime(Value, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ class TrainerLost(Message, frozen=True, kw_only=True):
     reason: str
     kind: FaultKind = FaultKind.TRAINER
     unread: Version | None = None  # no source gave this snapshot of the rank
-    checkpoint: str = ""  # the name of the one that could not be read, where the snapshot was to come from there
+    fallback: str = ""  # the name of the kept version that could not be read, where the snapshot was to come from it
 
 
 class End(Message, frozen=True, kw_only=True):

@@ -3,12 +3,12 @@
 `CaptureCost` and `CopyStats` remember how long recent copies and steps took, and predict the next ones. Any thread
 may use it.
 
-`memory_bytes_per_s` estimates how much a copy slows down the kernels that run beside it, because both read the
-device's memory.
+A copy also slows down the kernels that run beside it, because both read the device's memory. No clock in a single step
+can measure that: a copy of 20 GB beside training on an H200 made a step of 0.745 s longer by 5.5 ms
+(benchmarks/overhead.py --device cuda --case fits-local). Steps with and without a copy are compared for it
+(`protocol/agent/copies/capture_costs.py`).
 
-No clock in a single step can measure that: a copy of 20 GB beside training on an H200 made a step of 0.745 s longer
-by 5.5 ms (benchmarks/overhead.py --device cuda --case fits-local). That is the time in which its memory moves 20 GB
-at 3.6 of its nominal 4.9 TB/s. So every copied byte is charged with this time, in addition to what is measured.
+`memory_bytes_per_s` is how fast a device's memory is. Clones on the device are expected to take that long.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ class CaptureCost:
     stall_s: float  # how long the optimizer waited for it
     copied_bytes: int
     copy_s: float  # from the first byte to the last
-    traffic_s: float = 0.0  # an estimate of how long kernels were held up by reads of the device's memory
-
-    @property
-    def cost_s(self) -> float:
-        return self.stall_s + self.traffic_s
 
     @property
     def bytes_per_s(self) -> float:
@@ -84,7 +79,7 @@ REACHED = 0.7
 
 def memory_bytes_per_s(properties: Any) -> float:
     """Returns the rate of a device's memory from torch's properties of the device. If they do not contain it, the rate
-    is infinite, and copies cost nothing."""
+    is infinite, and clones take no time."""
     clock_khz = getattr(properties, "memory_clock_rate", 0)
     bus_bits = getattr(properties, "memory_bus_width", 0)
     edges = 2  # double data rate: a bit is carried at both edges of the clock

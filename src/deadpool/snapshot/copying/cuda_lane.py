@@ -292,12 +292,7 @@ class CudaLaneCopy:
             copy_s = _between_s(self._begin, self._end)
             self._note_speeds(copy_s)
         stall_s = _between_s(self._reached, self._released) if self._end is not None else 0.0
-        return CaptureCost(
-            stall_s=stall_s,
-            copied_bytes=self._copied_bytes,
-            copy_s=copy_s,
-            traffic_s=self._copied_bytes / self._lane.memory_bytes_per_s,
-        )
+        return CaptureCost(stall_s=stall_s, copied_bytes=self._copied_bytes, copy_s=copy_s)
 
     def _note_speeds(self, copy_s: float) -> None:
         """A copy that was set aside may have stood still until the device came to the clones: only what it copied

@@ -194,7 +194,6 @@ class SlotCopy:
             stall_s=max((each.stall_s for each in known), default=0.0),
             copied_bytes=sum(each.copied_bytes for each in known),
             copy_s=max((each.copy_s for each in known), default=0.0),
-            traffic_s=max((each.traffic_s for each in known), default=0.0),
         )
 
     # --- both --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
+from deadpool.trainer.guards.carried_values import CarriedValues
 from deadpool.trainer.guards.distributed_objects import PendingHandles
 from deadpool.trainer.guards.guard import Guard
 from deadpool.trainer.guards.loaders import DrawnBatches, UnknownLoaders
@@ -16,8 +17,10 @@ class Guards:
     def __init__(self, session: Session, state: ProtectedState) -> None:
         self._unknown_loaders = UnknownLoaders(session.findings, state.stateful)
         self._variables = StateInVariables(session.findings, state)
+        self._values = CarriedValues(session.findings, state)
         self._guards: tuple[Guard, ...] = (
             self._variables,
+            self._values,
             DrawnBatches(session.findings, state.stateful),
             self._unknown_loaders,
             CarriedGradients(session.findings, state.optimizers),
@@ -26,7 +29,7 @@ class Guards:
 
     def leave_to_library(self) -> None:
         """A library owns the loop, and its integration keeps its state and the position of the loaders."""
-        self._unknown_loaders.enabled = self._variables.enabled = False
+        self._unknown_loaders.enabled = self._variables.enabled = self._values.enabled = False
 
     def enter_step(self, number: int) -> None:
         for guard in self._guards:

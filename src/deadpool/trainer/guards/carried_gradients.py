@@ -200,13 +200,13 @@ def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{index}]", each) for index, each in enumerate(value)]
     if kind is dict and len(value) < _MOST_ITEMS:
         return [(f"{path}[{key!r}]", each) for key, each in value.items() if isinstance(key, (str, int))]
-    if not isinstance(value, (type, types.ModuleType, types.FunctionType)) and _is_own_class(kind):
+    if not isinstance(value, (type, types.ModuleType, types.FunctionType)) and is_own_class(kind):
         attributes = getattr(value, "__dict__", None)
         return [(f"{path}.{name}", each) for name, each in attributes.items()] if isinstance(attributes, dict) else []
     return []
 
 
-def _is_own_class(kind: type) -> bool:
+def is_own_class(kind: type) -> bool:
     """Whether the script has defined it."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)

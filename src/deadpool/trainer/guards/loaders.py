@@ -8,7 +8,8 @@ it. The position of a loader is compared between the end of a step's block and t
 that was read to its end there was an evaluation, which is part of the step before. One draw may be anything; a draw
 behind two steps in a row is how the loop is written.
 
-`UnknownLoaders` finds iterators of torch's DataLoader that steps draw from and protect() does not know.
+`UnknownLoaders` finds iterators of torch's DataLoader, and of torchdata's StatefulDataLoader, that steps draw from and
+protect() does not know: such as that of a loader that a later step has put in the place of the protected one.
 
 A recovery cannot put such an iterator back: survivors go on behind the batch of the step that is redone, and a
 newcomer begins at the first one. An iterator that begins and ends within one step, as in an evaluation, is exact; so
@@ -88,7 +89,11 @@ def _is_stream(value: Any) -> bool:
 
 
 _ITERATOR: Any = _BaseDataLoaderIter
-_DEPTH = 4
+_DEPTH = 6
+_REMEDY = (
+    "Pass the loader to protect(). Where a later step makes another one, keep it in an object whose state_dict() has "
+    "the loader's and whose load_state_dict() makes it."
+)
 
 
 class UnknownLoaders:
@@ -101,7 +106,7 @@ class UnknownLoaders:
 
     def enter_step(self, number: int) -> None:
         self._number = number
-        if self.enabled and is_due(number):
+        if self.enabled and _is_watched(number):
             self._watch()
         else:
             self._stop()
@@ -110,7 +115,7 @@ class UnknownLoaders:
         """What is drawn behind the block counts too: the next step uses it."""
 
     def at_boundary(self, number: int) -> None:
-        if not is_due(number + 1):
+        if not _is_watched(number + 1):
             self._stop()
 
     def _watch(self) -> None:
@@ -131,19 +136,30 @@ class UnknownLoaders:
 
     def _on_drawn(self, iterator: Any) -> None:
         first = self._drawn_in.setdefault(iterator, self._number)
-        if first == self._number or _is_stateful(iterator) or self._is_protected(iterator):
+        if first == self._number or self._is_protected(iterator):
             return
         self._findings.report(
             Rule.UNPROTECTED_LOADER,
-            "Steps draw from an iterator of a torch DataLoader that protect() does not know: where a step is redone, "
-            "its batch would be another one.",
+            f"Steps draw from an iterator of a {_kind_of(iterator)} that protect() does not know: where a step is "
+            "redone, its batch would be another one.",
+            remedy=_REMEDY if _is_stateful(iterator) else "",
+            kind=_kind_of(iterator),
             step=self._number,
         )
 
     def _is_protected(self, iterator: Any) -> bool:
         """An object of the script may keep the position of a loader that it owns."""
         of_loader = (iterator, iterator.__dict__.get("_index_sampler"))
-        return any(_leads_to(each, of_loader, _DEPTH) for each in self._stateful.values())
+        return any(_leads_to(each, of_loader) for each in self._stateful.values())
+
+
+def _is_watched(number: int) -> bool:
+    """Returns whether draws are looked at: only two steps in a row show that an iterator lives through both."""
+    return is_due(number) or is_due(number - 1)
+
+
+def _kind_of(iterator: Any) -> str:
+    return "StatefulDataLoader" if _is_stateful(iterator) else "torch DataLoader"
 
 
 def _is_stateful(iterator: Any) -> bool:
@@ -151,13 +167,21 @@ def _is_stateful(iterator: Any) -> bool:
     return module is not None and isinstance(iterator, module._StatefulBaseDataLoaderIter)
 
 
-def _leads_to(value: Any, wanted: tuple[Any, ...], depth: int) -> bool:
-    if any(value is each for each in wanted if each is not None):
-        return True
-    if depth == 0 or isinstance(value, type):
-        return False
+def _leads_to(value: Any, wanted: tuple[Any, ...]) -> bool:
+    wanted_ids = {id(each) for each in wanted if each is not None}
+    level, seen = [value], set[int]()
+    for _ in range(_DEPTH + 1):
+        if any(id(each) in wanted_ids for each in level):
+            return True
+        seen.update(map(id, level))
+        level = [part for each in level for part in _inside(each) if id(part) not in seen]
+    return False
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, type):
+        return []
     parts = getattr(value, "__dict__", None)
     inner = list(parts.values()) if isinstance(parts, dict) else []
     inner += list(value.values()) if isinstance(value, dict) else []
-    inner += list(value) if isinstance(value, (list, tuple)) and len(value) < 100 else []
-    return any(_leads_to(each, wanted, depth - 1) for each in inner)
+    return inner + (list(value) if isinstance(value, (list, tuple)) and len(value) < 100 else [])

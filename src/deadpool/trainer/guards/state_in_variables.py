@@ -21,11 +21,14 @@ something or is only printed cannot be seen. That ends no job.
 from __future__ import annotations
 
 import dis
+import functools
 import random
 import re
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -59,23 +62,48 @@ def carried_names(code: CodeType, at: int) -> frozenset[str]:
     if start is None:
         return frozenset()
     loop = _loop_through(places, start)
-    stored = frozenset(name for offset in loop for name in places[offset].stores)
-    return _read_first(places, loop, start) & stored
+    return _read_first(places, loop, start) & _stores(places, loop)
+
+
+@functools.lru_cache
+def loop_stores(code: CodeType, at: int) -> frozenset[str]:
+    """The variables that the loop itself stores in which the function waits."""
+    places = _places(code)
+    start = max((offset for offset in places if offset <= at), default=None)
+    return _stores(places, _loop_through(places, start)) if start is not None else frozenset()
+
+
+def _stores(places: dict[int, _Place], loop: set[int]) -> frozenset[str]:
+    return frozenset(name for offset in loop for name in places[offset].stores)
 
 
 def _places(code: CodeType) -> dict[int, _Place]:
-    instructions = list(dis.get_instructions(code))
+    instructions, real = _without_prefixes(code)
     begins = {each.offset for each in instructions if each.opname == "FOR_ITER"}
     nexts = [each.offset for each in instructions[1:]] + [-1]
     found = {}
     for each, following in zip(instructions, nexts, strict=True):
         follows = [] if each.opname in (*_ENDS, *_JUMPS) or following < 0 else [_entry(following, begins)]
         if each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
-            follows.append(each.argval)
+            follows.append(real.get(each.argval, each.argval))
         found[each.offset] = _Place(*_accesses(each), tuple(follows))
         if each.offset in begins:
             found[_entry(each.offset, begins)] = _Place(frozenset(), frozenset(), (following,))
     return found
+
+
+def _without_prefixes(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
+    """Long jumps have EXTENDED_ARG before them, and jumps to those lead to the prefix. Returns the instructions without
+    prefixes, and which of them a prefix at an offset belongs to."""
+    instructions, real, waiting = [], dict[int, int](), []
+    for each in dis.get_instructions(code):
+        if each.opname == "EXTENDED_ARG":
+            waiting.append(each.offset)
+            continue
+        real |= dict.fromkeys(waiting, each.offset)
+        waiting.clear()
+        instructions.append(each)
+    return instructions, real
 
 
 def _entry(offset: int, begins: set[int]) -> int:
@@ -136,6 +164,7 @@ def _read_first(places: dict[int, _Place], loop: set[int], start: int) -> frozen
 _DEPTH = 6  # of attributes and containers between a protected object and what its state_dict() may keep
 _MOST = 20000  # objects that are looked at on the way
 _NAMED = 8
+_DEPTH_OF_VALUES = 3  # containers in containers
 _REMEDY = "Pass it to protect() too: objects with state_dict() and load_state_dict() are restored."
 _REMEDY_OF_GENERATORS = (
     "Keep it in an object with state_dict() and load_state_dict() and pass that to protect(), or seed it in each step "
@@ -185,7 +214,7 @@ class StateInVariables:
             if id(each) in before and before[id(each)][0]() is each and has_moved_on(before[id(each)][1], now):
                 moved[name] = each
         if moved:
-            held = self._held_ids()
+            held = held_ids(self._state)
             self._known |= {id(each) for each in moved.values()}
             moved = {name: each for name, each in moved.items() if id(each) not in held}
         return moved
@@ -193,20 +222,6 @@ class StateInVariables:
     def _protected_ids(self) -> set[int]:
         modules = (each for module in self._state.modules for each in module.modules())
         return {*map(id, modules), *self._state.param_ids}
-
-    def _held_ids(self) -> set[int]:
-        """Everything that protected objects lead to. A generator of a loader is the loader's business."""
-        loaders = find_objects(frames_of_script(), lambda each: isinstance(each, DataLoader)).values()
-        saving = (part for each in self._state.modules for part in each.modules() if _saves_more(part))
-        level: list[Any] = [*self._state.holders, *loaders, *saving]
-        held = set(map(id, level))
-        for _ in range(_DEPTH):
-            inner = {id(part): part for each in level for part in _inside(each) if id(part) not in held}
-            held |= inner.keys()
-            level = list(inner.values())
-            if len(held) > _MOST:
-                break
-        return held
 
     def _name(self, moved: dict[str, Any], number: int) -> None:
         generators = {name for name, each in moved.items() if isinstance(each, _GENERATORS)}
@@ -235,6 +250,21 @@ class StateInVariables:
             self._findings.tell_carried(names[:_NAMED])
 
 
+def held_ids(state: ProtectedState) -> set[int]:
+    """Everything that protected objects lead to. A generator of a loader is the loader's business."""
+    loaders = find_objects(frames_of_script(), lambda each: isinstance(each, DataLoader)).values()
+    saving = (part for each in state.modules for part in each.modules() if _saves_more(part))
+    level: list[Any] = [*state.holders, *loaders, *saving]
+    held = set(map(id, level))
+    for _ in range(_DEPTH):
+        inner = {id(part): part for each in level for part in _inside(each) if id(part) not in held}
+        held |= inner.keys()
+        level = list(inner.values())
+        if len(held) > _MOST:
+            break
+    return held
+
+
 def _saves_more(module: nn.Module) -> bool:
     return type(module).get_extra_state is not nn.Module.get_extra_state
 
@@ -247,8 +277,12 @@ def _reference(value: Any) -> Callable[[], Any]:
         return lambda: value
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+def _is_plain(value: Any, depth: int = _DEPTH_OF_VALUES) -> bool:
+    """Returns whether it is plain, or a container of plain values, such as a dictionary of parameters."""
+    if isinstance(value, _PLAIN):
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set, deque)) else ()
+    return depth > 0 and len(inner) > 0 and all(_is_plain(each, depth - 1) for each in islice(inner, _NAMED))
 
 
 def _is_global_generator(value: Any) -> bool:

@@ -113,6 +113,8 @@ class OverheadMeter:
 
 WINDOW = 8
 """Measurements whose median is reported."""
+WAITS = 16
+"""Waits for captures whose mean is reported, with how uncertain it is."""
 ENOUGH = 3
 """Fewer measurements than this are not reported: one slow copy is no reason to change anything."""
 PENDING_AT_MOST = 64
@@ -123,10 +125,16 @@ def _recent() -> deque[float]:
     return deque(maxlen=WINDOW)
 
 
+def _recent_waits() -> deque[float]:
+    return deque(maxlen=WAITS)
+
+
 @dataclass(slots=True)
 class RankCosts:
     step_s: deque[float] = field(default_factory=_recent)
-    stall_s: deque[float] = field(default_factory=_recent)  # per capture; of one given up, what it would have been
+    stall_s: deque[float] = field(
+        default_factory=_recent_waits
+    )  # per capture; of one given up, what it would have been
     copy_s: deque[float] = field(default_factory=_recent)
     commit_s: deque[float] = field(default_factory=_recent)
     trained_s: float = 0.0  # in all, since the present schedule began
@@ -204,9 +212,10 @@ class CaptureCosts:
                 rank=rank,
                 every=self._schedule.every,
                 step_s=statistics.median(costs.step_s),
-                stall_s=_typical(costs.stall_s),
+                stall_s=statistics.fmean(costs.stall_s) if len(costs.stall_s) >= ENOUGH else None,
                 commit_s=_typical(costs.commit_s),
                 overhead=self._meter(rank).overhead(),
+                stall_error_s=_error(costs.stall_s),
             )
             for rank, costs in self.ranks.items()
             if costs.step_s
@@ -215,3 +224,7 @@ class CaptureCosts:
 
 def _typical(measured: deque[float]) -> float | None:
     return statistics.median(measured) if len(measured) >= ENOUGH else None
+
+
+def _error(measured: deque[float]) -> float:
+    return _ERRORS * statistics.stdev(measured) / math.sqrt(len(measured)) if len(measured) >= ENOUGH else 0.0

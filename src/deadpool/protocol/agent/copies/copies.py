@@ -6,10 +6,10 @@ Where copies lie is in `slots.py`, how they reach holders in `pushes.py`, and ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from deadpool.protocol.agent.copies.arrivals import Arrivals
-from deadpool.protocol.agent.copies.parities import Parities
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.copies.pushes import Pushes, PushQueue
 from deadpool.protocol.agent.copies.slots import RankSlots, Slot, Slots, SlotState
 from deadpool.protocol.agent.phase import GenerationState
@@ -33,14 +33,16 @@ from deadpool.protocol.messages import (
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 
+JointCopiesOf = Callable[[GenerationState, Slots, list[AgentEffect]], JointCopies]
+
 
 class Copies:
-    def __init__(self, current: GenerationState, out: list[AgentEffect]) -> None:
+    def __init__(self, current: GenerationState, out: list[AgentEffect], joint: JointCopiesOf = JointCopies) -> None:
         self._current, self._out = current, out
         self._slots = Slots(out)
         self._pushes = Pushes(current, self._slots, out, is_hashing_older=self._is_hashing_older)
         self.arrivals = Arrivals(current, self._slots, out, seal=self._seal)
-        self.parities = Parities(current, self._slots, out)
+        self._joint = joint(current, self._slots, out)
         self._layout: Layout | None = None
         self._hashing: dict[SlotRef, Captured] = {}
 
@@ -59,7 +61,7 @@ class Copies:
 
     @property
     def kept_for_others(self) -> Iterator[RankSlots]:
-        """Whole copies of other nodes' ranks, and parity of them."""
+        """Whole copies of other nodes' ranks, and joint copies of them."""
         yield from self._slots.held.values()
         yield from self._slots.joint.values()
 
@@ -119,13 +121,13 @@ class Copies:
     def fence(self) -> None:
         self._pushes.fence()
         self.arrivals.fence()
-        self.parities.fence()
+        self._joint.fence()
 
     def on_streams_cut(self) -> None:
         """No stream of an older generation reads or writes a slot any more."""
         self._slots.on_streams_cut()
         self.arrivals.on_streams_cut()
-        self.parities.on_streams_cut()
+        self._joint.on_streams_cut()
 
     def on_writer_ended(self, rank: int) -> None:
         """The rank's trainer is at rest or gone: what it had not declared captured is lost."""
@@ -136,14 +138,14 @@ class Copies:
         assert self._layout is not None
         self._pushes.adopt(plan, self._layout)
         self._slots.adopt(plan)
-        self.parities.adopt(plan, self._layout, node)
+        self._joint.adopt(plan, self._layout, node)
 
     def go(self, plan: Plan) -> None:
         self._pushes.go(plan)
 
     def apply_permit(self, permit: Permit) -> None:
         self._slots.apply_permit(permit)
-        self.parities.drop_expired()
+        self._joint.on_permit()
         self._serve_waiting()
         self._slots.release_outgrown()
         self._slots.release_former_holdings()
@@ -157,7 +159,7 @@ class Copies:
 
     def _serve_waiting(self) -> None:
         self.arrivals.serve_waiting()
-        self.parities.serve_waiting()
+        self._joint.serve_waiting()
 
     # --- what comes from other nodes ---------------------------------------------------------------------------------
 
@@ -165,26 +167,26 @@ class Copies:
         if offer.group is None:
             self.arrivals.on_offered(offer)
         else:
-            self.parities.on_offered(offer)
+            self._joint.on_offered(offer)
 
     def on_received(self, ref: SlotRef, copy: Copy, bytes_received: int) -> None:
-        if self.parities.knows(ref):
-            self.parities.on_received(ref, copy, bytes_received)
+        if self._joint.knows(ref):
+            self._joint.on_received(ref, copy, bytes_received)
         else:
             self.arrivals.on_received(ref, copy, bytes_received)
 
     def on_receive_failed(self, ref: SlotRef, rank: int) -> None:
-        if self.parities.knows(ref):
-            self.parities.on_failed(ref, rank)
+        if self._joint.knows(ref):
+            self._joint.on_failed(ref, rank)
         else:
             self.arrivals.on_failed(ref)
 
     # --- damage ------------------------------------------------------------------------------------------------------
 
     def drop_damaged(self, rank: int, version: Version, group: RankGroup | None = None) -> None:
-        """Drops a copy that is damaged. If `group` is given it is the parity that this rank's node keeps for it."""
+        """Drops a copy that is damaged. If `group` is given it is the joint copy that this rank's node keeps for it."""
         if group is not None:
-            self.parities.drop_damaged(group, rank, version)
+            self._joint.drop_damaged(group, rank, version)
         else:
             self._slots.drop_damaged(rank, version)
             if rank in self.own and not self._current.is_fenced:
@@ -195,8 +197,8 @@ class Copies:
         if not self._current.is_fenced and rank in self.own:
             self._pushes.push_again(rank, node, version)
 
-    def contribute_again(self, group: RankGroup, node: str, version: Version) -> None:
-        """A node has lost the parity that it keeps for this group."""
+    def send_to_group_again(self, group: RankGroup, node: str, version: Version) -> None:
+        """A node has lost the joint copy that it keeps for this group."""
         for rank in [rank for rank in group.ranks if rank in self.own]:
             self.replace_at_holder(rank, node, version)
 
@@ -226,7 +228,7 @@ class Copies:
     def on_allocation_failed(self, segment: int, reason: str) -> None:
         rank_slots = self._slots.on_allocation_failed(segment)
         self.arrivals.refuse_waiting(rank_slots.rank, reason)
-        self.parities.refuse_waiting(rank_slots.rank, reason)
+        self._joint.refuse_waiting(rank_slots.rank, reason)
 
     def use_geometry_of(self, ref: SlotRef) -> None:
         """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""
@@ -262,8 +264,8 @@ class Copies:
         )
 
     def on_hashed(self, ref: SlotRef, digest: Digest) -> None:
-        if self.parities.knows(ref):
-            self.parities.on_hashed(ref, digest)
+        if self._joint.knows(ref):
+            self._joint.on_hashed(ref, digest)
             return
         rank_slots, capture = self._slots.rank_slots_of(ref), self._hashing.pop(ref)
         slot = rank_slots.by_ref[ref]

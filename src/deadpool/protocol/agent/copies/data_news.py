@@ -1,113 +1,35 @@
-"""What the data plane has done, and a node's part in durable checkpoints.
-
-`DataNews`: what a node's data plane has finished, and what other nodes ask of it.
-
-`CheckpointWrites`: a node's part in a durable checkpoint: its own ranks' copies of a committed version go to the
-store.
-
-Slots are only held while they are copied into memory of their own, so a slow store holds no slot. The write goes on
-through fences and recoveries, because what it writes was committed.
-"""
+"""What a node's data plane has finished, and what other nodes ask of it."""
 
 from __future__ import annotations
 
 from typing import assert_never
 
 from deadpool.protocol.agent.state import AgentState
-from deadpool.protocol.agent.trainers.readiness import NodeRecordings
 from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.causes import FaultKind
-from deadpool.protocol.effects import CompleteCheckpoint, EndWriter, WritePart
 from deadpool.protocol.inputs import (
     Allocated,
     AllocationFailed,
-    CheckpointFinished,
     DataInput,
     Fetched,
     FetchFailed,
     Hashed,
     Offered,
-    PartWritten,
     Pushed,
     PushFailed,
     Received,
     ReceiveFailed,
     SourceDamaged,
-    Staged,
     StreamsCut,
     WrittenOut,
 )
-from deadpool.protocol.messages import (
-    AbandonCheckpoint,
-    CheckpointDone,
-    CheckpointPart,
-    Copy,
-    CopyLost,
-    FinishCheckpoint,
-    Recording,
-    Salvaged,
-    WriteCheckpoint,
-)
-
-
-class CheckpointWrites:
-    def __init__(self, state: AgentState, recordings: NodeRecordings) -> None:
-        self._state, self._recordings = state, recordings
-        self._copies: dict[str, tuple[Copy, ...]] = {}  # by checkpoint that is being written
-
-    def write(self, order: WriteCheckpoint, ranks: tuple[int, ...]) -> None:
-        found = self._state.copies.pin_own(ranks, order.version)
-        if found is None:
-            reason = f"a copy of {order.version} is gone"
-            self._state.tell_coordinator(CheckpointPart(name=order.name, copies=(), bytes_written=0, failure=reason))
-            return
-        self._copies[order.name] = tuple(copy for _, copy in found)
-        parts = tuple((ref, copy, self._recording(copy.seal.rank)) for ref, copy in found)
-        self._state.effects.append(WritePart(name=order.name, generation=order.generation, copies=parts))
-
-    def _recording(self, rank: int) -> bytes:
-        recording = self._recordings.of(rank)
-        return pack_recording(recording) if recording is not None else b""
-
-    def finish(self, order: FinishCheckpoint) -> None:
-        self._state.effects.append(CompleteCheckpoint(name=order.name, number=order.number, copies=order.copies))
-
-    def abandon(self, order: AbandonCheckpoint) -> None:
-        self._copies.pop(order.name, None)
-        self._state.effects.append(EndWriter(name=order.name))
-
-    # --- from the data plane -----------------------------------------------------------------------------------------
-
-    def on_staged(self, staged: Staged) -> None:
-        self._state.copies.unpin(staged.slots)
-
-    def on_part_written(self, written: PartWritten) -> None:
-        copies = self._copies.pop(written.name, None)
-        if copies is not None:
-            part = CheckpointPart(
-                name=written.name,
-                copies=copies if not written.failure else (),
-                bytes_written=written.bytes_written,
-                failure=written.failure,
-            )
-            self._state.tell_coordinator(part)
-
-    def on_finished(self, finished: CheckpointFinished) -> None:
-        done = CheckpointDone(name=finished.name, bytes_written=finished.bytes_written, failure=finished.failure)
-        self._state.tell_coordinator(done)
-
-
-def pack_recording(recording: Recording) -> bytes:
-    """Packs a recording as a checkpoint keeps it. The generation that it was made in is of no use to another job."""
-    return bytes([recording.complete]) + recording.book
+from deadpool.protocol.messages import CopyLost, Salvaged
 
 
 class DataNews:
-    def __init__(
-        self, state: AgentState, *, unwinding: Unwinding, seating: Seating, checkpoints: CheckpointWrites
-    ) -> None:
-        self._state, self._copies, self._checkpoints = state, state.copies, checkpoints
+    def __init__(self, state: AgentState, *, unwinding: Unwinding, seating: Seating) -> None:
+        self._state, self._copies = state, state.copies
         self._unwinding, self._seating = unwinding, seating
 
     def on_input(self, input: DataInput) -> None:
@@ -135,10 +57,10 @@ class DataNews:
             case Fetched(rank=rank, slot=slot, copy=copy):
                 if copies.on_fetched(slot, copy):
                     self._seating.on_snapshot(rank)
-            case FetchFailed(rank=rank, slot=slot, reason=reason, checkpoint=checkpoint):
+            case FetchFailed(rank=rank, slot=slot, reason=reason, fallback=fallback):
                 if (unread := copies.arrivals.on_fetch_failed(slot)) is not None:
                     why = f"no source gave the snapshot of rank {rank}: {reason}"
-                    self._seating.report_lost(rank, FaultKind.UNREAD, why, unread=unread, checkpoint=checkpoint)
+                    self._seating.report_lost(rank, FaultKind.UNREAD, why, unread=unread, fallback=fallback)
             case StreamsCut(generation=cut):
                 self._unwinding.on_streams_cut(cut)
             case Offered():
@@ -150,12 +72,6 @@ class DataNews:
             case SourceDamaged(node=node, rank=rank, version=version, group=group):
                 damaged = CopyLost(generation=generation, node=node, rank=rank, version=version, group=group)
                 state.tell_coordinator(damaged)
-            case Staged():
-                self._checkpoints.on_staged(input)
-            case PartWritten():
-                self._checkpoints.on_part_written(input)
-            case CheckpointFinished():
-                self._checkpoints.on_finished(input)
             case WrittenOut(ranks=ranks, folder=folder, failure=failure):
                 state.tell_coordinator(Salvaged(generation=generation, ranks=ranks, folder=folder, failure=failure))
             case _ as never:

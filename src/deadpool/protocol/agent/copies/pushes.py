@@ -134,7 +134,7 @@ class Pushes:
             return
         slot.readers += 1
         queue.sending = (queue.versions[0], slot.ref)
-        group, target = self._coding(queue)
+        group, target = self._group_of(queue)
         self._out.append(
             PushCopy(
                 slot=slot.ref,
@@ -147,8 +147,8 @@ class Pushes:
             )
         )
 
-    def _coding(self, queue: PushQueue) -> tuple[RankGroup | None, int]:
-        """The group in which the rank is coded, and the member that the holder is."""
+    def _group_of(self, queue: PushQueue) -> tuple[RankGroup | None, int]:
+        """The group that the rank is in, and the member that the holder is."""
         if self._group is None or self._layout is None:
             return None, 0
         group = self._group.of(queue.rank, self._layout)

@@ -17,7 +17,7 @@ from deadpool.protocol.effects import AgentEffect, Allocate, ReleaseSegment
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Copies, Copy, Inventory, JointCopy, Live, Lives, Permit, Plan, SlotRef
 from deadpool.protocol.permits import may_overwrite
-from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.schemes import Keeper, RankGroup
 from deadpool.protocol.seal import Geometry
 
 
@@ -141,13 +141,13 @@ class Slots:
         self.permit: Permit | None = None
         self.own: dict[int, RankSlots] = {}
         self.held: dict[int, RankSlots] = {}
-        self.joint: dict[tuple[RankGroup, int], RankSlots] = {}  # by group, and the member that this node is in it
+        self.joint: dict[Keeper, RankSlots] = {}  # by group, and the member that this node is in it
         self.geometry: dict[int, Geometry] = {}  # of each own rank's state, as last declared or fetched
         self.peers: dict[int, tuple[int, ...]] = {}  # own rank -> ranks with the same replica region
         self.held_geometry: dict[int, Geometry] = {}  # of the latest offer
         self._seated: frozenset[int] = frozenset()  # ranks whose home this node is
-        self.joint_geometry: dict[tuple[RankGroup, int], Geometry] = {}  # that the latest offer needs
-        self._keeps: set[tuple[RankGroup, int]] = set()  # joint copies that the placement keeps here
+        self.joint_geometry: dict[Keeper, Geometry] = {}  # that the latest offer needs
+        self._keeps: set[Keeper] = set()  # joint copies that the placement keeps here
         self._holds: frozenset[int] = frozenset()  # ranks whose copies the placement sends here
         self._segments = 0
         self._by_segment: dict[int, RankSlots] = {}
@@ -176,7 +176,7 @@ class Slots:
         peers = self.peers.get(rank, ())
         return peers if not self._seated.issuperset(peers) else ()
 
-    def joint_of(self, keeper: tuple[RankGroup, int]) -> RankSlots:
+    def joint_of(self, keeper: Keeper) -> RankSlots:
         group, member = keeper
         return self.joint.setdefault(keeper, RankSlots(group.ranks[member]))
 
@@ -186,7 +186,7 @@ class Slots:
         kept = self.joint.get((group, member))
         return kept.find(version) if kept is not None else None
 
-    def keep_joint(self, keepers: set[tuple[RankGroup, int]]) -> None:
+    def keep_joint(self, keepers: set[Keeper]) -> None:
         self._keeps = keepers
 
     def rank_slots_of(self, ref: SlotRef) -> RankSlots:

@@ -76,8 +76,6 @@ class CoordinatorSession:
 
     def _report_for_takeover(self, alone_s: float) -> None:
         state = self._state
-        if state.durable is not None:
-            state.tell_coordinator(state.durable)
         if state.current.generation == NO_GENERATION:
             state.report_trainers()  # there is nothing else to report
             return

@@ -134,7 +134,7 @@ def _figures(costs: CaptureCostReport) -> tuple[float | None, ...]:
     """What is measured is reported again when it has changed by as much as it is uncertain."""
     share, error = (costs.overhead.share, costs.overhead.error) if costs.overhead is not None else (None, None)
     in_errors = None if share is None or error is None else float(round(share / max(error, 1e-9)))
-    return (costs.every, costs.step_s, costs.stall_s, costs.commit_s, in_errors, error)
+    return (costs.every, costs.step_s, costs.stall_s, costs.stall_error_s, costs.commit_s, in_errors, error)
 
 
 class Heartbeats:

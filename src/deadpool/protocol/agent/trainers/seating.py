@@ -96,7 +96,7 @@ class Seating:
         trainer: str = "",
         *,
         unread: Version | None = None,
-        checkpoint: str = "",
+        fallback: str = "",
     ) -> None:
         """The seat cannot be kept under this plan, which is a fault."""
         assert self.plan is not None
@@ -107,7 +107,7 @@ class Seating:
             reason=reason,
             kind=kind,
             unread=unread,
-            checkpoint=checkpoint,
+            fallback=fallback,
         )
         self._state.tell_coordinator(lost)
 

@@ -24,7 +24,6 @@ from deadpool.protocol.messages import (
     Declare,
     DeviceLost,
     Digested,
-    Durable,
     Ended,
     Exits,
     Failed,
@@ -52,7 +51,7 @@ START_ATTEMPTS = 3
 
 SeatedMessage = (
     Recording | Declare | Captured | Missed | Halted | Prepared | Connected | Stepped | Paused | Waits | Standing
-    | Finished | GroupsDestroyed | Exits | Pong | Hung | Digested | CopyLost | Durable
+    | Finished | GroupsDestroyed | Exits | Pong | Hung | Digested | CopyLost
 )  # fmt: skip
 """What counts only from a trainer that has a seat."""
 
@@ -143,9 +142,6 @@ class TrainerNews:
                 self._recordings.on_own_recording(message)
                 state.tell_coordinator(message)
             case Digested() if unfenced:
-                state.tell_coordinator(message)
-            case Durable():
-                state.durable = message
                 state.tell_coordinator(message)
             # a recovery, in its order
             case Hung(found=found):

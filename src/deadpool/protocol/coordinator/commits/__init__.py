@@ -1,1 +1,1 @@
-"""Which versions are committed, how often one is captured, and which go to the durable store."""
+"""Which versions are committed, and how often one is captured."""

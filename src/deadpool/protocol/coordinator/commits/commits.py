@@ -83,8 +83,8 @@ class Commits:
             self.ledger.add_sealed_batch(batch, seats)
         for batch in (batch for batch in inventory.held.batches if batch.version in kept):
             self.ledger.add_stored_batch(batch, node)
-        for parity in (parity for parity in inventory.joint if parity.version in kept):
-            self.ledger.add_parity(parity, node)
+        for joint in (joint for joint in inventory.joint if joint.version in kept):
+            self.ledger.add_joint(joint, node)
 
     def _note_same_rack(self, before: tuple[int, ...]) -> None:
         """Copies that racks cannot protect are reported when they become so, and not at every plan."""
@@ -151,8 +151,8 @@ class Commits:
         self.ledger.add_stored(rank, node, version)
         return self._advance(version)
 
-    def on_encoded(self, ranks: Iterable[int], node: str, version: Version) -> str | None:
-        self.ledger.add_encoded(ranks, node, version)
+    def on_stored_together(self, ranks: Iterable[int], node: str, version: Version) -> str | None:
+        self.ledger.add_stored_together(ranks, node, version)
         return self._advance(version)
 
     def lose_copy(self, rank: int, node: str, version: Version) -> None:
@@ -160,13 +160,12 @@ class Commits:
         self._count_in()
         self.ledger.remove(rank, node, version)
 
-    def lose_parity(self, group: RankGroup, keeper: int, node: str, version: Version) -> bool:
-        """The parity that the node of this rank keeps is damaged, or has no room any more. False: ranks are coded in
-        other groups by now."""
+    def lose_joint(self, group: RankGroup, keeper: int, node: str, version: Version) -> bool:
+        """The joint copy that the node of this rank keeps is lost. False: ranks are in other groups by now."""
         self._count_in()
-        if not self.ledger.is_coded_in(group, keeper):
+        if not self.ledger.has_group(group, keeper):
             return False
-        self.ledger.remove_parity(keeper, node, version)
+        self.ledger.remove_joint(keeper, node, version)
         return True
 
     def on_missed(self, rank: int, number: int, reason: str) -> None:

@@ -1,19 +1,13 @@
-"""How many steps lie between two snapshots: as few as the overhead budget and the slots allow.
+"""How many steps lie between two snapshots: as few as the overhead budget and the slots allow (`interval_needs.py`).
 
-With T the step time, S the slots and B the budget, the interval k has to satisfy, for the worst rank:
+An interval that is too narrow is widened at once to what is needed, and a change says its cause and, where a user may
+do something about it, once per cause what that is. An interval that is wider than needed is halved, but only when the
+half would still leave MARGIN to spare for every rank, and only after a number of commits in which that was so. That
+number doubles each time a narrowing has to be taken back. It is large where steps had to be compared to find that
+captures cost too much: it takes as long again to find out once more.
 
-    stall per capture      <= B * k * T           captures cost no more than the budget
-    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed
-
-An interval that is too narrow is widened at once to what is needed. An interval that is wider than needed is halved,
-but only when the half would still leave MARGIN to spare for every rank, and only after a number of commits in which
-that was so. That number doubles each time a narrowing has to be taken back. The budget holds without all this: a
-trainer waits for no copy longer than the budget allows, and gives the copy up. A wider interval only avoids copies
-that would be begun in vain.
-
-Stalls are what ranks estimate. What protection costs in all, with the memory and the processors that it takes from
-the script, is measured by comparing steps with and without a copy (`agent/copies/capture_costs.py`), and bounds the
-estimate.
+The budget holds without all this as far as the optimizer waits: a trainer waits for no copy longer than the budget
+allows, and gives the copy up. A wider interval only avoids copies that would be begun in vain.
 """
 
 from __future__ import annotations
@@ -23,11 +17,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.protocol.causes import Miss
+from deadpool.protocol.causes import Miss, Widening
+from deadpool.protocol.coordinator.commits import interval_needs
 from deadpool.protocol.coordinator.commits.commits import Commits
+from deadpool.protocol.coordinator.commits.interval_needs import REMEDIES, Need
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.membership.members import Member
-from deadpool.protocol.identity import LEFT_OUT, Schedule
+from deadpool.protocol.identity import Schedule
 from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead
 from deadpool.protocol.permits import MAX_EVERY
 
@@ -38,6 +34,10 @@ ROOM_COMMITS = 4
 attempts.
 """
 ROOM_COMMITS_MAX = 64
+ROOM_COMMITS_MEASURED = 512
+"""The same where a comparison of steps has shown that captures cost too much; it is at most 8192 after failed
+attempts."""
+ROOM_COMMITS_MEASURED_MAX = 8192
 MISSES = 3
 """The number of versions missed in a row, for want of a slot or of time, that widens the interval. Where ranks miss
 different versions nothing is committed, so no commit time is measured that could widen it."""
@@ -50,6 +50,7 @@ reported."""
 class IntervalChange:
     every: int
     reason: str
+    cause: Widening | None = None  # None: it is narrower than before
 
 
 class IntervalChooser:
@@ -65,6 +66,7 @@ class IntervalChooser:
         self._room_since = 0  # the count of commits since which there was room
         self._room_commits = ROOM_COMMITS
         self._narrowed = False  # by the last change
+        self.widened: Need | None = None  # why the interval is wider than was asked for, as far as this process knows
 
     @property
     def every(self) -> int:
@@ -95,84 +97,70 @@ class IntervalChooser:
             self._missed.add(missed.number)
 
     def choose(self) -> IntervalChange | None:
-        needed, reason = self._needed()
-        if needed > self.every:
-            return self._widen(needed, reason)
+        need = self._needed()
+        if need.steps > self.every:
+            return self._widen(need)
         if self._least > self.every:
-            return self._widen(self._least, "so few failures are to be expected that this costs least")
+            told = "so few failures are to be expected that this costs least"
+            return self._widen(Need(steps=self._least, cause=Widening.FEW_FAILURES, reason=told))
         if len(self._missed) >= MISSES and self._commits.count == self._count_at_miss:
-            return self._widen(2 * self.every, f"{len(self._missed)} versions in a row were missed")
-        return self._narrow(needed)
+            told = f"{len(self._missed)} versions in a row were missed"
+            return self._widen(Need(steps=2 * self.every, cause=Widening.MISSED, reason=told))
+        return self._narrow()
 
     @property
     def overhead(self) -> Overhead | None:
-        """Measured in the running job. Ranks step together, so one of them speaks for all: the median one."""
-        known = sorted((c.overhead for c in self.costs.values() if c.overhead), key=lambda each: each.share)
-        return known[len(known) // 2] if known else None
+        """Measured in the running job."""
+        return interval_needs.measured(self.costs.values())
 
-    def _needed(self) -> tuple[float, str]:
-        """The least interval that would do, and why: the rank and the cost that ask for most."""
-        slots = self._slots - 1
-        stall, commit = 0.0, 0.0
-        slowest, latest = None, None  # the ranks with the longest stalls and commits, in steps
-        for costs in self.costs.values():  # of every rank in every round: so the text is made only at the end
-            if costs.stall_s is not None and costs.stall_s >= stall * costs.step_s:
-                stall, slowest = costs.stall_s / costs.step_s, costs
-            if costs.commit_s is not None and costs.commit_s >= commit * slots * costs.step_s:
-                commit, latest = costs.commit_s / (slots * costs.step_s), costs
-        by_cost, why_cost = self._needed_by_cost(stall, slowest)
-        if latest is None or by_cost > commit:
-            return by_cost, why_cost
-        return commit, self._commit_in_words(latest)
+    def _needed(self) -> Need:
+        """What is certain to be needed: by the budget, or by the slots."""
+        costs = tuple(self.costs.values())
+        by_cost = interval_needs.by_cost(costs, every=self.every, budget=self._budget)
+        by_slots = interval_needs.by_slots(costs, every=self.every, slots=self._slots)
+        return by_cost if by_cost.steps > by_slots.steps else by_slots
 
-    def _needed_by_cost(self, stall: float, slowest: CaptureCostReport | None) -> tuple[float, str]:
-        """What ranks estimate of their stalls counts as far as the measurement of the whole does not contradict it. At
-        wide intervals it may: what a script does every 4 steps falls on the same side of each comparison there."""
-        estimate, limit = stall / self.every, f"more than {_percent(self._budget)}"
-        measured = self.overhead if self.every in LEFT_OUT else None
-        if measured is not None and estimate < measured.at_least:
-            share, told = measured.at_least, f"steps beside a copy take {_percent(measured.at_least)} longer at least"
-        elif measured is not None and slowest is not None and estimate > measured.at_most:
-            share, told = measured.at_most, f"steps beside a copy take {_percent(measured.at_most)} longer at most"
-        elif slowest is not None:
-            share, told = estimate, f"rank {slowest.rank}: captures cost {_percent(estimate)} of the step time"
-        else:
-            return 0.0, ""
-        return share * self.every / self._budget, f"{told}, {limit}"
-
-    def _commit_in_words(self, costs: CaptureCostReport) -> str:
-        lasting = f"{self._slots - 1} slots last for {self.every * (self._slots - 1) * costs.step_s:.2f} s"
-        return f"rank {costs.rank}: versions take {costs.commit_s:.2f} s to be committed, {lasting}"
-
-    def _widen(self, needed: float, reason: str) -> IntervalChange | None:
+    def _widen(self, need: Need) -> IntervalChange | None:
         every = self.every
-        while every < needed and 2 * every <= MAX_EVERY:
+        while every < need.steps and 2 * every <= MAX_EVERY:
             every *= 2
         if every == self.every:
             return None  # it is as wide as it can be
-        if self._narrowed:
-            self._room_commits = min(max(ROOM_COMMITS, 2 * self._room_commits), ROOM_COMMITS_MAX)
-        return self._change(every, reason)
+        is_measured, room = need.cause is Widening.COST, self._room_commits
+        least = ROOM_COMMITS_MEASURED if is_measured else ROOM_COMMITS
+        most = ROOM_COMMITS_MEASURED_MAX if is_measured else ROOM_COMMITS_MAX
+        self._room_commits = max(room, least, min(2 * room, most) if self._narrowed else 0)
+        self.widened = need
+        return self._change(every, need.reason, need.cause)
 
-    def _narrow(self, needed: float) -> IntervalChange | None:
+    def _narrow(self) -> IntervalChange | None:
         half = self.every // 2
-        if half < self._least or not self._all_known() or MARGIN * needed > half:
+        needed = self._comfortable() if half >= self._least and self._all_known() else math.inf
+        if MARGIN * needed > half:
             self._room_since = self._commits.count
             return None
         if self._commits.count < self._room_since + self._room_commits:
             return None
         room = f"for {self._room_commits} versions there was room: {needed:.2f} steps from one to the next would do"
-        return self._change(half, room)
+        if half == self.user_every:
+            self.widened = None
+        return self._change(half, room, None)
+
+    def _comfortable(self) -> float:
+        """The interval that the means ask for."""
+        costs = tuple(self.costs.values())
+        by_cost = interval_needs.by_mean_cost(costs, every=self.every, budget=self._budget)
+        return max(by_cost, interval_needs.by_slots(costs, every=self.every, slots=self._slots).steps)
 
     def _all_known(self) -> bool:
         known = [c for c in self.costs.values() if c.stall_s is not None and c.commit_s is not None]
         return len(known) == self._commits.layout.world_size
 
-    def _change(self, every: int, reason: str) -> IntervalChange:
+    def _change(self, every: int, reason: str, cause: Widening | None) -> IntervalChange:
         """What was measured belongs to the interval before."""
         self._narrowed = every < self.every
         self.forget()
-        return IntervalChange(every=every, reason=reason)
+        return IntervalChange(every=every, reason=reason, cause=cause)
 
 
 class IntervalController:
@@ -180,6 +168,7 @@ class IntervalController:
 
     def __init__(self, job: JobState, chooser: IntervalChooser) -> None:
         self._job, self._commits, self._chooser = job, job.commits, chooser
+        self._said: set[Widening] = set()
 
     def adjust(self, now: float) -> None:
         """Called once per round of heartbeats."""
@@ -193,10 +182,24 @@ class IntervalController:
         if change is None:
             return
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
-        detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason}
+        cause = change.cause.value if change.cause is not None else None
+        detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason, "widened_by": cause}
         self._job.out.emit("capture_interval", **detail)
+        self._say_once(change)
         left_out_of = self._commits.timetable.newest.left_out_of
         self._commits.reschedule(Schedule(every=change.every, start=start, left_out_of=left_out_of))
+
+    def _say_once(self, change: IntervalChange) -> None:
+        """What a user may do about a wide interval is said when a cause first shows, and not at each change."""
+        if change.cause in (None, Widening.FEW_FAILURES, *self._said):
+            return
+        assert change.cause is not None
+        self._said.add(change.cause)
+        asked, remedy = self._chooser.user_every, REMEDIES[change.cause]
+        self._job.out.emit(
+            "interval_not_kept", every=change.every, asked=asked, reason=change.reason, remedy=remedy,
+            widened_by=change.cause.value,
+        )  # fmt: skip
 
     def _all_passed_the_last_change(self, seated: list[Member]) -> bool:
         steps = [step for member in seated for step in member.steps.values()]
@@ -214,10 +217,6 @@ class IntervalController:
         reports.append((self._commits.ledger.newest, now))
         reached = max(number + _steps(now - told, step_s) for number, told in reports)
         return reached + _steps(self._job.settings.heartbeat_s, step_s) + LEAD_STEPS
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
 
 
 def _steps(seconds: float, step_s: float) -> int:

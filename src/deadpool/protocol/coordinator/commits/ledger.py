@@ -35,7 +35,7 @@ class Ledger:
         self._wanted = self.placement.count(self.layout)
 
     def _is_holder_of(self, rank: int, node: str) -> bool:
-        """Tells whether the node holds copies of the rank, or parity."""
+        """Tells whether the node holds copies of the rank, or joint copies."""
         return any(self.nodes[p] == node for p in self.placement.of(self.layout.position_of(rank)))
 
     def add_sealed(self, copy: Copy) -> None:
@@ -55,8 +55,7 @@ class Ledger:
             self.places.setdefault(batch.version, set()).update(at_home)
 
     def add_stored_batch(self, batch: CopyBatch, node: str) -> None:
-        """A whole copy from before snapshots were coded is no parity."""
-        if self.placement.groups:
+        if not self.placement.counts_copies:
             return
         places, position, holds = self.places.setdefault(batch.version, set()), -1, False
         for rank in batch.ranks:
@@ -66,25 +65,25 @@ class Ledger:
                 places.add((rank, node))
 
     def add_stored(self, rank: int, node: str, version: Version) -> None:
-        if not self.placement.groups and self._is_holder_of(rank, node):
+        if self.placement.counts_copies and self._is_holder_of(rank, node):
             self.places.setdefault(version, set()).add((rank, node))
 
-    def add_encoded(self, ranks: Iterable[int], node: str, version: Version) -> None:
+    def add_stored_together(self, ranks: Iterable[int], node: str, version: Version) -> None:
+        """The node has a joint copy of these ranks."""
         places = self.places.setdefault(version, set())
         places.update((rank, node) for rank in ranks if self._is_holder_of(rank, node))
 
-    def add_parity(self, parity: JointCopy, node: str) -> None:
-        """Counts a parity of an inventory, if the group is still the one that the ranks are coded in."""
-        position = self.layout.position_of(parity.keeper)
-        if self.is_coded_in(parity.group, parity.keeper) and self.nodes[position] == node:
-            self.add_encoded(parity.ranks, node, parity.version)
+    def add_joint(self, joint: JointCopy, node: str) -> None:
+        """Counts a joint copy of an inventory, if the placement still asks for it."""
+        if self.placement.covers(joint, self.layout) and self.nodes[self.layout.position_of(joint.keeper)] == node:
+            self.add_stored_together(joint.ranks, node, joint.version)
 
-    def is_coded_in(self, group: RankGroup, rank: int) -> bool:
+    def has_group(self, group: RankGroup, rank: int) -> bool:
         """Whether the placement still has this group."""
         nodes = self.placement.group_of(self.layout.position_of(rank))
         return nodes is not None and nodes.of(rank, self.layout) == group
 
-    def remove_parity(self, keeper: int, node: str, version: Version) -> None:
+    def remove_joint(self, keeper: int, node: str, version: Version) -> None:
         """What this node keeps for the group of its rank."""
         place, position = self.layout.local_rank(keeper), self.layout.position_of(keeper)
         lost = {(self.layout.ranks_at(p)[place], node) for p in self.placement.held_by(position)}
@@ -95,8 +94,8 @@ class Ledger:
         self.places.get(version, set()).discard((rank, AT_HOME if at_home else node))
 
     def complete(self, version: Version) -> bool:
-        """Rule 6, commit: sealed at home and stored at all holders, for every rank. Where snapshots are coded, stored
-        means that the pieces are in the sealed parity of that holder (rule 27, parity counts when it is whole)."""
+        """Rule 6, commit: sealed at home and stored at all holders, for every rank. In groups, stored means
+        that a holder has a sealed joint copy of the rank (rule 27, parity counts when it is whole)."""
         return bool(self.nodes) and self.lag(version) == 0
 
     def lag(self, version: Version) -> int:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from typing import assert_never
 
-from deadpool.protocol.causes import Checkpoint, EndCause
+from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.leadership.election import Election
@@ -23,10 +23,9 @@ from deadpool.protocol.effects import CoordinatorEffect, ToAgent, earliest
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.inputs import (
     AuditAsked,
-    CheckpointAsked,
-    CheckpointFound,
     CoordinatorInput,
     DrainAsked,
+    FeatureInput,
     FromAgent,
     LinkLost,
     SchemeAsked,
@@ -52,21 +51,19 @@ class Leadership:
         self._out = Outbox(self)
         self._pulse_s = PULSE_SHARE * config.settings.silence_s
         self._pulsed: dict[str, float] = {}  # when each node was last told that the coordinator is there
-        self._checkpoint: Checkpoint | None = None  # the newest one that this process knows of
-        self.coordinator = self._new_coordinator(FIRST_TERM)
+        self.coordinator = Coordinator(config, term=FIRST_TERM, name=name)
         self.election: Election | None = None if founds else self._begin_election(FIRST_TERM)
 
     def _begin_election(self, term: int) -> Election:
         return Election(self._config, self._name, term)
 
-    def _new_coordinator(self, term: int) -> Coordinator:
-        coordinator = Coordinator(self._config, term=term, name=self._name)
-        if self._checkpoint is not None:
-            coordinator.checkpoints.on_found(self._checkpoint)
-        return coordinator
+    def _begin_term(self, term: int) -> None:
+        """What features know beside the job, this process need not learn anew."""
+        before, self.coordinator = self.coordinator, Coordinator(self._config, term=term, name=self._name)
+        self.coordinator.features.follow(before.features)
 
     def _lead(self, term: int) -> None:
-        self.coordinator = self._new_coordinator(term)
+        self._begin_term(term)
         self.election = None
 
     @property
@@ -100,8 +97,6 @@ class Leadership:
         return effects
 
     def _on_input(self, input: CoordinatorInput, now: float) -> list[CoordinatorEffect]:
-        if isinstance(input, CheckpointFound):
-            self._checkpoint = input.checkpoint
         if self.election is not None:
             return self._elect(self.election, input, now)
         if isinstance(input, Stalled) and self._is_given_up(input.seconds):
@@ -153,13 +148,9 @@ class Leadership:
         self._out.emit("stepped_down", term=self.coordinator.term, reason=reason)
         for node in nodes:
             self._out.drop(node)
-        durable = self.coordinator.salvage.durable
         self.election = self._begin_election(self.coordinator.term + 1)
         self.election.start(now)
-        self._checkpoint = self.coordinator.checkpoints.newest
-        self.coordinator = self._new_coordinator(self.election.term)
-        if durable is not None:
-            self.coordinator.salvage.note_durable(durable)
+        self._begin_term(self.election.term)
         return self._out.take()
 
     # --- while it does not lead ---------------------------------------------------------------------------------------
@@ -178,8 +169,11 @@ class Leadership:
                 election.discount_stall(seconds)
             case StopAsked(reason=reason):
                 self._out.finish(EndCause.ASKED, f"not the coordinator: {reason}", failed=False)
-            case Tick() | DrainAsked() | SchemeAsked() | AuditAsked() | CheckpointAsked() | CheckpointFound():
-                pass  # whoever asks is told that this process does not lead; a checkpoint is kept for when it does
+            case FeatureInput():
+                for part in self.coordinator.features:
+                    part.on_input(input)  # for when it leads
+            case Tick() | DrainAsked() | SchemeAsked() | AuditAsked():
+                pass  # whoever asks is told that this process does not lead
             case _ as never:
                 assert_never(never)
         self._ask_for_promises(election)
@@ -201,7 +195,13 @@ class Leadership:
         if election.is_decided(now):
             self._lead(election.term)
             alone_s = election.alone_s(now)
-            view = recover_view(self._config.settings.layout, election.joins, election.reports, alone_s=alone_s)
+            view = recover_view(
+                self._config.settings.layout,
+                election.joins,
+                election.reports,
+                redundancy=self.coordinator.redundancy,
+                alone_s=alone_s,
+            )
             return self.coordinator.take_over(view, now=now) + self._catch_up(election, now)
         if election.decides_at is not None:
             return []  # it is elected, and waits for the last reports
@@ -210,7 +210,7 @@ class Leadership:
     def _end_if_hopeless(self, election: Election, now: float) -> list[CoordinatorEffect]:
         if election.hopeless_at is None or now < election.hopeless_at:
             return []
-        restart = self.coordinator.salvage.restart_advice()
+        restart = self.coordinator.fallback.advice()
         reason = f"none of the nodes that ran came back, and with them every copy is lost; {restart}"
         self._out.emit("failed", reason=reason)
         self._out.send_each(election.joins, Shutdown(reason=reason, failed=True))

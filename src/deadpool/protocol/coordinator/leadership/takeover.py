@@ -17,6 +17,7 @@ from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
+from deadpool.protocol.coordinator.protection.redundancy import Redundancy
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.recovery.faults import Faults
 from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement
@@ -135,8 +136,8 @@ class RecoveredView:
                     ledger.add_sealed(copy)
             for copy in report.inventory.held:
                 ledger.add_stored(copy.seal.rank, node, copy.seal.version)
-            for parity in report.inventory.joint:
-                ledger.add_parity(parity, node)
+            for joint in report.inventory.joint:
+                ledger.add_joint(joint, node)
         return ledger
 
     def members(self, now: float) -> list[Member]:
@@ -187,7 +188,12 @@ def _age_of_permit(report: TakeoverReport) -> tuple[Generation, int, int]:
 
 
 def recover_view(
-    layout: Layout, joins: Mapping[str, Join], reports: Mapping[str, TakeoverReport], *, alone_s: float
+    layout: Layout,
+    joins: Mapping[str, Join],
+    reports: Mapping[str, TakeoverReport],
+    *,
+    redundancy: Redundancy,
+    alone_s: float,
 ) -> RecoveredView:
     footings = {node: report.footing for node, report in reports.items()}
     plan = newest_plan(footings.values())
@@ -205,7 +211,7 @@ def recover_view(
         joins=joins,
         reports=reports,
         is_running=is_running,
-        placement=_placement(seats, plan, joins, reports),
+        placement=_placement(seats, plan, joins, reports, redundancy),
         alone_s=alone_s,
     )
 
@@ -245,6 +251,7 @@ def _placement(
     plan: Generation,
     joins: Mapping[str, Join],
     reports: Mapping[str, TakeoverReport],
+    redundancy: Redundancy,
 ) -> Placement:
     """Returns the placement as the nodes were told it. Where one node is missing it is made anew: without racks it
     comes out the same.
@@ -258,6 +265,7 @@ def _placement(
     holders = tuple(tuple(position[holder] for holder in reports[node].holders) for node in known)
     groups = tuple(dict.fromkeys(group for node in known if (group := reports[node].group) is not None))
     scheme = reports[known[0]].scheme
-    extra = frozenset(p for p, holding in enumerate(holders) if not groups and len(holding) > scheme.copies)
+    extra = frozenset(p for p, holding in enumerate(holders) if len(holding) > scheme.copies)
     racks = tuple(joins[node].rack for node in known)
-    return Placement(racks=racks, holders=holders, scheme=scheme, extra=extra, groups=groups)
+    found = Placement(racks=racks, holders=holders, scheme=scheme, extra=extra, groups=groups)
+    return redundancy.taken_over(found) if groups else found

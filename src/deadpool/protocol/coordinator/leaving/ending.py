@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deadpool.protocol.causes import EndCause
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
+from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.global_plan import ClusterView
 from deadpool.protocol.coordinator.recovery.planner import index_inventories
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Durable, Salvage, Salvaged, Shutdown
+from deadpool.protocol.messages import Salvage, Salvaged, Shutdown
 
 
 class Ending:
-    def __init__(self, job: JobState, checkpoints: Checkpoints) -> None:
-        self._job, self._checkpoints = job, checkpoints
+    def __init__(self, job: JobState, fallback: Fallback) -> None:
+        self._job, self._fallback = job, fallback
         self.salvage = SalvageProgress(job)
-        self._after_writing: tuple[EndCause, str, bool] | None = None  # cause, reason, whether failed
+        self._once_kept: tuple[EndCause, str, bool] | None = None  # cause, reason, whether failed
         self.shutdown = Shutdown(reason="", failed=False)  # what a node is told that joins after the end
 
     def end(self, cause: EndCause, reason: str, *, failed: bool) -> None:
@@ -33,16 +33,16 @@ class Ending:
         self._job.enter_without_deadline(Phase.ENDED)
         out.finish(cause, reason, failed=failed)
 
-    def end_after_writing(self, cause: EndCause, reason: str, *, failed: bool) -> None:
-        """All ranks have ended by themselves: what is committed by now is written first, if it is not yet."""
-        if not failed and self._checkpoints.is_wanted and self._after_writing is None:
-            self._checkpoints.ask()
-        self._after_writing = (cause, reason, failed)
+    def end_once_kept(self, cause: EndCause, reason: str, *, failed: bool) -> None:
+        """All ranks have ended by themselves: what is committed by now is kept first, where something keeps it."""
+        if not failed and self._once_kept is None:
+            self._fallback.keep_last()
+        self._once_kept = (cause, reason, failed)
 
-    def end_if_written(self) -> None:
-        """Ends the job once a write has begun that was asked for."""
-        if self._after_writing is not None and not self._checkpoints.is_writing:
-            cause, reason, failed = self._after_writing
+    def end_if_kept(self) -> None:
+        """Ends the job that all ranks have ended, unless something is still being kept."""
+        if self._once_kept is not None and not self._fallback.is_busy:
+            cause, reason, failed = self._once_kept
             self.end(cause, reason, failed=failed)
 
     def end_if(self, untenable: str | None) -> None:
@@ -67,7 +67,8 @@ class Ending:
 
     def end_salvage(self) -> None:
         """What is not written by now never will be."""
-        self.end(self.salvage.cause, self.salvage.summary(), failed=True)
+        summary = self.salvage.summary(self._fallback.advice())
+        self.end(self.salvage.cause, summary, failed=True)
 
 
 class SalvageProgress:
@@ -80,11 +81,6 @@ class SalvageProgress:
         self.cause = EndCause.COPIES_LOST
         self._reason = ""
         self._version: Version | None = None
-        self.durable: Durable | None = None  # the newest checkpoint that the script has reported
-
-    def note_durable(self, durable: Durable) -> None:
-        if self.durable is None or durable.step >= self.durable.step:
-            self.durable = durable
 
     def start(self, cause: EndCause, reason: str, copies: Iterable[RemainingCopy]) -> bool:
         """Returns whether there is anything to wait for."""
@@ -120,8 +116,8 @@ class SalvageProgress:
     def is_done(self) -> bool:
         return not self._pending
 
-    def summary(self) -> str:
-        return "; ".join([self._reason, *self._kept(), self.restart_advice()])
+    def summary(self, advice: str) -> str:
+        return "; ".join([self._reason, *self._kept(), advice])
 
     def _kept(self) -> list[str]:
         late = [f"node {node} did not write in time" for node in sorted(self._pending)]
@@ -132,11 +128,6 @@ class SalvageProgress:
         folders = ", ".join(f"{folder} on {node}" for node, folder in sorted(self._folders.items()))
         kept = f"version {self._version.number} of rank {ranks} is kept in {folders} (see: deadpool durable salvage)"
         return [kept, *failures]
-
-    def restart_advice(self) -> str:
-        if self.durable is None:
-            return "restart from your last durable checkpoint (none was reported with job.durable(step, path))"
-        return f"restart from the durable checkpoint after {self.durable.step} steps: {self.durable.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

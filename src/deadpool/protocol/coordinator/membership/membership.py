@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deadpool.protocol.causes import EndCause, FaultKind
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member, natural_order
+from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.recovery.faults import Faults
 from deadpool.protocol.coordinator.recovery.planning import Planning
@@ -33,10 +33,10 @@ class Membership:
         faults: Faults,
         planning: Planning,
         ending: Ending,
-        checkpoints: Checkpoints,
+        fallback: Fallback,
     ) -> None:
         self._job, self._history, self._rehearsals = job, history, rehearsals
-        self._faults, self._planning, self._ending, self._checkpoints = faults, planning, ending, checkpoints
+        self._faults, self._planning, self._ending, self._fallback = faults, planning, ending, fallback
 
     # --- nodes join ---------------------------------------------------------------------------------------------------
 
@@ -82,8 +82,7 @@ class Membership:
             member.inventory = Inventory()
         job.begin_generation(Generation(job.term, FOUNDING), cause="start")
         job.quorum.pass_to(job.generation, [member.voter for member in ready[:positions]])
-        if self._checkpoints.newest is not None:
-            self._rehearsals.take_recordings(self._checkpoints.newest)
+        self._rehearsals.take_recordings(self._fallback.recordings)
         self._planning.plan(now)
 
     # --- nodes are lost, or leave -------------------------------------------------------------------------------------

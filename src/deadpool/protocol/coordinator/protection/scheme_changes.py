@@ -26,8 +26,8 @@ class SchemeChanges:
             return f"{scheme} needs more than the {job.layout.positions} nodes of this job: give a smaller N or M"
         if not losses and job.layout.positions > 1:
             return f"{scheme} keeps no copy on another node: give copies=1 or more"
-        if scheme.in_groups and not job.is_full:
-            return "some ranks are carried by others, which needs whole copies: wait until the job has grown again"
+        if scheme.in_groups and (refusal := job.redundancy.refusal(scheme, is_full=job.is_full)) is not None:
+            return refusal
         if not job.is_full and scheme.copies >= (left := len(set(job.seats))):
             return f"{scheme} needs more nodes than the {left} that are left: wait until the job has grown again"
         return None

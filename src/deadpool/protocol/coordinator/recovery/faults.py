@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.coordinator.audit import RecoveryAudit
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.hang import HangMonitor, Standstill
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
+from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.recovery.planning import Planning
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
@@ -102,12 +102,12 @@ class Faults:
         fencing: Fencing,
         resumption: Resumption,
         ending: Ending,
-        checkpoints: Checkpoints,
+        fallback: Fallback,
         audit: RecoveryAudit,
     ) -> None:
         self._job, self._history, self._hang = job, history, hang
         self._fencing, self._resumption, self._ending = fencing, resumption, ending
-        self._checkpoints, self._audit = checkpoints, audit
+        self._fallback, self._audit = fallback, audit
 
     def recover(self, fault: ObservedFault, now: float) -> None:
         """From any fault, in any phase: the next generation begins."""
@@ -163,7 +163,7 @@ class Faults:
             return
         blamed = node if lost.trainer else None  # else no process has ended: a copy was not to be had
         if (untenable := self._if_unread(lost)) is not None:
-            self._ending.end(EndCause.CHECKPOINT_UNREAD, untenable, failed=True)
+            self._ending.end(EndCause.FALLBACK_UNREAD, untenable, failed=True)
             return
         if lost.kind is FaultKind.INEXACT:
             why = f"rank {rank} was stopped, because the script is not exact: {reason}"
@@ -182,13 +182,13 @@ class Faults:
         self.recover(fault, now)
 
     def _if_unread(self, lost: TrainerLost) -> str | None:
-        """Why the job has to end, if it is the checkpoint that was not to be had. Nothing newer is left in memory:
-        nodes dropped it when they took the plan."""
-        checkpoint = self._job.plan.checkpoint if self._job.plan is not None else ""
-        if not checkpoint or lost.checkpoint != checkpoint:
+        """Why the job has to end, if it is what the plan goes back to that was not to be had. Nothing newer is left in
+        memory: nodes dropped it when they took the plan."""
+        kept = self._job.plan.fallback if self._job.plan is not None else ""
+        if not kept or lost.fallback != kept:
             return None
-        before = self._checkpoints.newest
-        untenable = self._checkpoints.on_unread(checkpoint, lost.reason)
-        if self._checkpoints.newest is not before:
-            self._history.retries.begin_anew()  # with an older checkpoint, whose reads are counted for themselves
+        before = self._fallback.newest
+        untenable = self._fallback.on_unread(kept, lost.reason)
+        if self._fallback.newest is not before:
+            self._history.retries.begin_anew()  # with an older version, whose reads are counted for themselves
         return untenable

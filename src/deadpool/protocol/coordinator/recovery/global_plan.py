@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.outbox import Outbox
-from deadpool.protocol.coordinator.protection.coding_groups import Rack
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
+from deadpool.protocol.coordinator.recovery.fallback import KeptVersion
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement, place
+from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT, Placement, Rack, place
 from deadpool.protocol.identity import Generation, Layout, Schedule, Version
 from deadpool.protocol.messages import Connect, Fetch, Permit, Plan, RankOrder, TrainerInfo
 from deadpool.protocol.schemes import Scheme
@@ -44,6 +44,8 @@ class Seats:
         """Places copies. After a plan whose seats were not full they are placed as if they had never been placed: two
         positions of one node had the same holders."""
         known = view.placement if view.before is None or view.before.seating.is_full else NO_PLACEMENT
+        if scheme.in_groups:
+            return view.redundancy.place(racks, scheme, known, view.extra_holders)
         return place(racks, scheme, known, view.extra_holders)
 
     def further_orders(self, layout: Layout, position: int | None, order_for: OrderFor) -> Iterator[RankOrder]:
@@ -114,9 +116,10 @@ class ClusterView:
     before: GlobalPlan | None = None  # that plan, where it is known
     scheme: Scheme | None = None  # None: as many copies as the layout has holders
     extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
-    checkpoint: Checkpoint | None = None  # durable and complete: to begin from where no version is left in memory
+    fallback: KeptVersion | None = None  # to begin from where no version is left in memory
     unread: frozenset[Fetch] = frozenset()  # what newcomers could not get from the sources that inventories name
     vacancies: Vacancies = SPARES_AWAITED
+    redundancy: Redundancy = COPIES_ONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,7 @@ class GlobalPlan:
     permit: Permit
     store_rank: int
     parts: dict[str, Plan]
-    checkpoint: str = ""  # the durable checkpoint that every rank's state comes from
+    fallback: str = ""  # the kept version that every rank's state comes from
 
     @property
     def seats(self) -> tuple[str, ...]:
@@ -140,7 +143,7 @@ class GlobalPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlan:
-    """Why there is no plan. With `missing_nodes` a spare would help; with `ranks` only a durable checkpoint would.
+    """Why there is no plan. With `missing_nodes` a spare would help; with `ranks` only a fallback would.
 
     A job that never committed a version has nothing to lose: its plan is to start from its first line.
     """

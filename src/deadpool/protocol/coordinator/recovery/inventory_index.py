@@ -11,13 +11,13 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from deadpool.protocol.causes import Checkpoint
-from deadpool.protocol.coordinator.protection.coding_groups import Rack
-from deadpool.protocol.coordinator.recovery.rebuilds import rebuild, source_at
+from deadpool.protocol.coordinator.protection.redundancy import COPIES_ONLY, Redundancy
+from deadpool.protocol.coordinator.recovery.fallback import KeptVersion, fetch_kept
+from deadpool.protocol.coordinator.recovery.placement import Rack
 from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.inventory_batches import CopyBatch
-from deadpool.protocol.messages import Copy, Fetch, Inventory, JointCopy, TrainerInfo
-from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.messages import Copy, Fetch, Inventory, JointCopy, Source, TrainerInfo
+from deadpool.protocol.schemes import Keeper, RankGroup
 from deadpool.protocol.seal import Geometry, replica_of
 
 SCANNED_POSITIONS = 30
@@ -44,8 +44,6 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Home = tuple[NodeView, CopyBatch]
-Keeper = tuple[RankGroup, int]
-"""A group, and the member that keeps a parity for it."""
 
 
 class VersionIndex:
@@ -64,7 +62,7 @@ class VersionIndex:
         self._held_by: dict[str, list[tuple[int, ...]]] = {}  # the same by node: ranks
         self._held_at: dict[int, list[Home]] = {}  # of the held ones, by position that was asked about
         self._holders: dict[int, list[Home]] | None = None  # the same by rank, made when many are asked about
-        self._parities: dict[Keeper, list[tuple[NodeView, JointCopy]]] = {}
+        self._joint: dict[Keeper, list[tuple[NodeView, JointCopy]]] = {}
         self._by_replica: dict[tuple[int, int], list[tuple[int, Home]]] | None = None  # made when asked about
 
     # --- counting -----------------------------------------------------------------------------------------------------
@@ -90,14 +88,14 @@ class VersionIndex:
         self._held.append(home)
         self._held_by.setdefault(home[0].node, []).append(home[1].ranks)
 
-    def count_joint(self, node: NodeView, parity: JointCopy) -> None:
-        self._parities.setdefault((parity.group, parity.member), []).append((node, parity))
+    def count_joint(self, node: NodeView, joint: JointCopy) -> None:
+        self._joint.setdefault((joint.group, joint.member), []).append((node, joint))
 
     # --- which ranks stand there, where copies are --------------------------------------------------------------------
 
     @property
     def is_sealed(self) -> bool:
-        return bool(self._whole or self._own or self._elsewhere or self._held or self._parities)
+        return bool(self._whole or self._own or self._elsewhere or self._held or self._joint)
 
     def stands(self, rank: int) -> bool:
         return rank in self._stand or self._layout.position_of(rank) in self._all_stand
@@ -123,14 +121,14 @@ class VersionIndex:
         return tuple(ranks) in batches or set(ranks).issubset(rank for batch in batches for rank in batch)
 
     def has_joint(self, node: str, keeper: Keeper) -> bool:
-        return any(view.node == node for view, _ in self._parities.get(keeper, ()))
+        return any(view.node == node for view, _ in self._joint.get(keeper, ()))
 
-    def parities_of(self, rank: int) -> dict[RankGroup, list[tuple[NodeView, JointCopy]]]:
-        """Returns, by group, the parities that this rank's pieces are in."""
+    def joint_copies_of(self, rank: int) -> dict[RankGroup, list[tuple[NodeView, JointCopy]]]:
+        """Returns, by group, the joint copies that this rank is one of."""
         found: dict[RankGroup, list[tuple[NodeView, JointCopy]]] = {}
-        for (group, member), parities in self._parities.items():
+        for (group, member), joint in self._joint.items():
             if rank in group.ranks and group.ranks[member] != rank:
-                found.setdefault(group, []).extend(parities)
+                found.setdefault(group, []).extend(joint)
         return found
 
     def own_homes(self, rank: int) -> list[Home]:
@@ -176,12 +174,12 @@ class InventoryIndex:
     """A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before.
     Only the memory of its trainers ends with them."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, layout: Layout, redundancy: Redundancy = COPIES_ONLY) -> None:
+        self._layout, self._redundancy = layout, redundancy
         self._versions: dict[Version, VersionIndex] = {}
         self._empty = VersionIndex(layout)  # of a version that no node has; nothing is written into it
         self._last: tuple[Version | None, VersionIndex] = (None, self._empty)
-        self._checkpoint: tuple[Version | None, Checkpoint | None] = (None, None)
+        self._fallback: tuple[Version | None, KeptVersion | None] = (None, None)
         self._left_out: frozenset[Fetch] = frozenset()
 
     def of(self, version: Version) -> VersionIndex:
@@ -201,8 +199,8 @@ class InventoryIndex:
             self._version_index(batch.shared.version).count_own((node, batch), seats)
         for batch in inventory.held.batches:
             self._version_index(batch.shared.version).count_held((node, batch))
-        for parity in inventory.joint:
-            self._version_index(parity.version).count_joint(node, parity)
+        for joint in inventory.joint:
+            self._version_index(joint.version).count_joint(node, joint)
 
     def _version_index(self, version: Version) -> VersionIndex:
         """Returns the index of a version, which mostly is the same version as for the node before."""
@@ -216,16 +214,16 @@ class InventoryIndex:
         """Leaves out sources from which fetches have failed."""
         self._left_out = fetches
 
-    def count_checkpoint(self, checkpoint: Checkpoint, generation: Generation) -> Version:
+    def count_fallback(self, kept: KeptVersion, generation: Generation) -> Version:
         """Rule 26, a checkpoint is named anew: returns the version that it is in this generation."""
-        version = Version(generation, checkpoint.number)
-        self._checkpoint = (version, checkpoint)
+        version = Version(generation, kept.number)
+        self._fallback = (version, kept)
         return version
 
-    def checkpoint_at(self, version: Version | None) -> str:
-        """The name of the checkpoint that this version comes from; empty: it is in memory."""
-        known, checkpoint = self._checkpoint
-        return checkpoint.name if checkpoint is not None and version == known else ""
+    def fallback_at(self, version: Version | None) -> str:
+        """The name of the kept version that this one comes from; empty: it is in memory."""
+        known, kept = self._fallback
+        return kept.name if kept is not None and version == known else ""
 
     # --- where copies are ---------------------------------------------------------------------------------------------
 
@@ -269,7 +267,7 @@ class InventoryIndex:
 
     def fetch(self, rank: int, version: Version) -> Fetch | None:
         """Where to pull the snapshot from."""
-        for ways in (self._fetch_whole, self._fetch_decoded, self._fetch_from_checkpoint):
+        for ways in (self._fetch_whole, self._fetch_rebuilt, self._fetch_kept):
             found = ways(rank, version)
             if found is not None and found not in self._left_out:
                 return found
@@ -283,9 +281,9 @@ class InventoryIndex:
         base = tuple(source_at(node, rank, "record", "unique") for node, _ in homes)
         return self._with_replica(Fetch(copy=homes[0][1], groups=(base,)), homes)
 
-    def _fetch_decoded(self, rank: int, version: Version) -> Fetch | None:
-        """Returns how to rebuild a copy from what is left of its coding group."""
-        found = rebuild(self.of(version), rank)
+    def _fetch_rebuilt(self, rank: int, version: Version) -> Fetch | None:
+        """Returns how to rebuild a copy from what is left of its group."""
+        found = self._redundancy.rebuild(self.of(version), rank)
         if found is None:
             return None
         copy, how = found
@@ -306,14 +304,9 @@ class InventoryIndex:
         whole = replace(copy, geometry=_full_geometry(copy), peers=peers)
         return replace(fetch, copy=whole, groups=(*fetch.groups, tuple(replicas)))
 
-    def _fetch_from_checkpoint(self, rank: int, version: Version) -> Fetch | None:
-        known, checkpoint = self._checkpoint
-        if checkpoint is None or version != known:
-            return None
-        copy = checkpoint.copies[rank]
-        return Fetch(
-            copy=replace(copy, seal=replace(copy.seal, version=version)), groups=(), checkpoint=checkpoint.name
-        )
+    def _fetch_kept(self, rank: int, version: Version) -> Fetch | None:
+        known, kept = self._fallback
+        return fetch_kept(kept, rank, version) if kept is not None and version == known else None
 
     def _replicas_of(self, copy: Copy) -> list[tuple[NodeView, int]]:
         """Other ranks' own copies with the same replica region."""
@@ -321,9 +314,15 @@ class InventoryIndex:
         return [(home[0], rank) for rank, home in same if rank != copy.seal.rank][:REPLICAS_AT_MOST]
 
 
-def index_nodes(layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str]) -> InventoryIndex:
+def source_at(node: NodeView, rank: int, *regions: str) -> Source:
+    return Source(node=node.node, address=node.data, rank=rank, regions=regions)
+
+
+def index_nodes(
+    layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str], redundancy: Redundancy
+) -> InventoryIndex:
     """`leaving`: nodes whose trainers will end."""
-    index = InventoryIndex(layout)
+    index = InventoryIndex(layout, redundancy)
     for node in nodes:
         index.count(node, stays=node.node not in leaving)
     return index

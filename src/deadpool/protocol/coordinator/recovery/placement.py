@@ -2,8 +2,8 @@
 
 The placement is a pure function of positions and of the racks of the nodes that sit there. So a spare of the lost
 node's rack moves only the copies that were lost. Without racks, or with a single one, it is a ring. Where a spare of
-another rack is seated, copies that are still well placed stay where they are. Where snapshots are coded, a position is
-held by all other members of its group; which positions form groups is in `coding_groups.py`.
+another rack is seated, copies that are still well placed stay where they are. Where positions are protected in groups,
+a feature makes the placement (`protection/redundancy.py`).
 """
 
 from __future__ import annotations
@@ -12,24 +12,39 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from deadpool.protocol.coordinator.protection.coding_groups import Rack, domains, form_groups
 from deadpool.protocol.identity import Layout
+from deadpool.protocol.inventory_batches import JointCopy
 from deadpool.protocol.schemes import NodeGroup, Scheme
 
+if TYPE_CHECKING:
+    from deadpool.protocol.coordinator.recovery.inventory_index import VersionIndex
+
+Rack = str | None
+"""None: the rack of this node is not known, so it counts as a rack of its own."""
 COPIES_NOWHERE = Scheme()
 LOAD_LIMIT = 2
 """How many times the even share a node may be asked to hold. Beyond that a copy stays in its own rack: the memory of a
 small rack must not have to hold the whole job."""
 
 
+def domains(racks: Sequence[Rack]) -> list[Rack | int]:
+    """What may fail together. One rack for all says nothing: then every node counts as a domain of its own."""
+    if len(set(racks)) == 1:
+        return list(range(len(racks)))
+    return [position if rack is None else rack for position, rack in enumerate(racks)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
+    """Where copies are to lie, and what counts as one. A feature that protects ranks in groups derives its own."""
+
     racks: tuple[Rack, ...]  # of the node at each position
-    holders: tuple[tuple[int, ...], ...]  # per position: the positions that hold its copies, or parity of it
+    holders: tuple[tuple[int, ...], ...]  # per position: the positions that hold its copies, or joint copies
     scheme: Scheme = COPIES_NOWHERE
     extra: frozenset[int] = frozenset()  # positions with one holder more than the scheme says
-    groups: tuple[NodeGroup, ...] = ()  # where snapshots are coded: every position is in one of them
+    groups: tuple[NodeGroup, ...] = ()  # that protect their members together: then every position is in one of them
 
     def of(self, position: int) -> tuple[int, ...]:
         return self.holders[position]
@@ -42,7 +57,7 @@ class Placement:
     def losses(self) -> int:
         """How many nodes of a version that is complete may be lost at once, whichever they are. Where ranks count on
         bytes of others, or several positions have one node, it may be fewer."""
-        return self.scheme.parities if self.groups else min(map(len, self.holders), default=0)
+        return min(map(len, self.holders), default=0)
 
     def group_of(self, position: int) -> NodeGroup | None:
         return self._group_of.get(position)
@@ -69,18 +84,29 @@ class Placement:
         return tuple(p for p, holders in enumerate(self.holders) if self._is_lost_with_its_rack(p, holders))
 
     def _is_lost_with_its_rack(self, position: int, holders: Sequence[int]) -> bool:
-        inside = self._count(self.racks[position], holders)
-        group = self.group_of(position)
-        return inside >= group.parities if group is not None else inside > 0
+        return self._count(self.racks[position], holders) > 0
 
     def would_move(self, position: int, rack: Rack) -> int:
         """Copies that would have to move if the node at `position` stood in `rack`."""
-        if self.groups:
-            return self._count(rack, self.of(position))  # none moves: fewer members of one rack are better
         return self._count(rack, self.of(position)) + self._count(rack, self.held_by(position))
 
     def _count(self, rack: Rack, positions: Sequence[int]) -> int:
         return sum(rack is not None and self.racks[p] == rack for p in positions)
+
+    # --- what counts as a copy ----------------------------------------------------------------------------------------
+
+    @property
+    def counts_copies(self) -> bool:
+        """A whole copy at a holder is what this placement asks for."""
+        return True
+
+    def covers(self, joint: JointCopy, layout: Layout) -> bool:
+        """The joint copy is as good as a copy of each rank that it is of."""
+        return False
+
+    def is_stored(self, index: VersionIndex, node: str, holder: int, ranks: range, layout: Layout) -> bool:
+        """The node, at position `holder`, has what it is to keep for these ranks."""
+        return index.is_held_by(node, ranks)
 
 
 NO_PLACEMENT = Placement(racks=(), holders=())
@@ -97,21 +123,12 @@ def place(
     if (before.racks, before.scheme, before.extra) == (tuple(racks), scheme, extra):
         return before
     known = before if before.scheme == scheme else NO_PLACEMENT
-    if scheme.in_groups:
-        return _place_groups(racks, scheme, known, extra)
     counts = [min(scheme.copies + (p in extra), len(racks) - 1) for p in range(len(racks))]
     builder = _PlacementBuilder(racks, counts, known)
     builder.keep_what_is_well_placed()
     builder.fill()
     holders = tuple(map(tuple, builder.holders))
     return Placement(racks=tuple(racks), holders=holders, scheme=scheme, extra=extra)
-
-
-def _place_groups(racks: Sequence[Rack], scheme: Scheme, before: Placement, extra: frozenset[int]) -> Placement:
-    groups = form_groups(racks, scheme, before.groups)
-    others = {p: tuple(other for other in group.positions if other != p) for group in groups for p in group.positions}
-    holders = tuple(others[position] for position in range(len(racks)))
-    return Placement(racks=tuple(racks), holders=holders, scheme=scheme, extra=extra, groups=groups)
 
 
 class _PlacementBuilder:

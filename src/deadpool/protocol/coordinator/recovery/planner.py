@@ -32,8 +32,8 @@ def plan(view: ClusterView, changes: ChangesBy = _unknown) -> GlobalPlan | NoPla
     seats = seats_for(view)
     index = _index(view, seats)
     resume = _newest_common(index, view)
-    if resume is None and view.checkpoint is not None:
-        resume = index.count_checkpoint(view.checkpoint, view.generation)
+    if resume is None and view.fallback is not None:
+        resume = index.count_fallback(view.fallback, view.generation)
     if resume is None and view.watermark is not None and view.committed:
         return _no_common_version(index, view.watermark)  # found before the job waits for a spare: none would help
     if isinstance(seats, NoPlan):
@@ -63,7 +63,7 @@ def _index(view: ClusterView, seats: Seats | NoPlan) -> InventoryIndex:
     if not isinstance(seats, NoPlan):
         gone = {node.node for node in view.nodes if node.leaving} - set(seats.nodes)
         gone.update(seats.moved(view.nodes))
-    return index_nodes(view.layout, view.nodes, frozenset(gone))
+    return index_nodes(view.layout, view.nodes, frozenset(gone), view.redundancy)
 
 
 def _no_common_version(index: InventoryIndex, watermark: Version) -> NoPlan:
@@ -116,7 +116,7 @@ class _PlanBuilder:
                 node.node: as_before if self._stays(node, undisturbed) else self._part(node, common)
                 for node in view.nodes
             },
-            checkpoint=self.index.checkpoint_at(self.resume),
+            fallback=self.index.fallback_at(self.resume),
         )
 
     def _part(self, node: NodeView, common: Plan) -> Plan:
@@ -185,12 +185,8 @@ class _PlanBuilder:
         return True
 
     def _is_stored(self, index: VersionIndex, holder: int, ranks: range) -> bool:
-        """Whether the node at position `holder` has copies of these ranks, or their pieces in its parities."""
-        node, group = self.seats[holder], self.placement.group_of(holder)
-        if group is None:
-            return index.is_held_by(node, ranks)
-        member, layout = group.positions.index(holder), self.view.layout
-        return all(index.has_joint(node, (group.of(rank, layout), member)) for rank in ranks)
+        """Whether the node at position `holder` has what it is to keep for these ranks."""
+        return self.placement.is_stored(index, self.seats[holder], holder, ranks, self.view.layout)
 
     @functools.cached_property
     def _at_resume(self) -> VersionIndex:

@@ -6,10 +6,10 @@ import dataclasses
 from enum import Enum
 
 from deadpool.protocol.causes import EndCause
-from deadpool.protocol.coordinator.commits.checkpoints import Checkpoints
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.hang import HangMonitor
+from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
 from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, GlobalPlan, NoPlan
 from deadpool.protocol.coordinator.recovery.planner import plan
@@ -28,10 +28,10 @@ class Planning:
         hang: HangMonitor,
         resumption: Resumption,
         ending: Ending,
-        checkpoints: Checkpoints,
+        fallback: Fallback,
     ) -> None:
         self._job, self._history, self._hang = job, history, hang
-        self._resumption, self._ending, self._checkpoints = resumption, ending, checkpoints
+        self._resumption, self._ending, self._fallback = resumption, ending, fallback
         self.wait = Wait(job)
         self._unfrozen: list[str] = []  # nodes that had not acknowledged the fence when all were last looked at
 
@@ -78,12 +78,12 @@ class Planning:
                 self._resumption.carry_out(chosen, now)
 
     def _view(self) -> ClusterView:
-        """A durable checkpoint counts only once no node can come back with what is missing: it is older. A job that
-        never committed anything begins with it at once."""
+        """What is kept outside of memory counts only once no node can come back with what is missing: it is older. A
+        job that never committed anything begins with it at once."""
         view = self._job.view()
         if self._job.silent.may_return and view.committed and view.watermark is not None:
             return view
-        return dataclasses.replace(view, checkpoint=self._checkpoints.newest)
+        return dataclasses.replace(view, fallback=self._fallback.newest)
 
     def plan_without_silent_nodes(self, now: float) -> None:
         """Plans without the nodes that did not come back in time."""

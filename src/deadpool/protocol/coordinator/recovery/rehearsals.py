@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
-from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.identity import Layout
@@ -76,9 +75,9 @@ class Rehearsals:
         self.forget(member.node)
         self._send_rehearsed(member)
 
-    def take_recordings(self, checkpoint: Checkpoint) -> None:
-        """The job will begin from a checkpoint: its processes rehearse with what an earlier job recorded."""
-        for rank, data in enumerate(checkpoint.recordings):
+    def take_recordings(self, packed: Sequence[bytes]) -> None:
+        """The job begins from what an earlier job kept: its processes rehearse with what that one recorded."""
+        for rank, data in enumerate(packed):
             if data:
                 recording = Recording(rank=rank, start=self._job.generation, complete=bool(data[0]), book=data[1:])
                 self._recordings.add(recording)

@@ -11,13 +11,11 @@ from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.hang import HangMonitor
 from deadpool.protocol.coordinator.membership.members import Member, steps_lost
+from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.global_plan import GlobalPlan
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.identity import Address, Generation
 from deadpool.protocol.messages import Connect, Ended, Finished, Go, NodeConnected, NodePrepared, Release
-
-CHECKPOINT_READ_S = 1800.0
-"""How much longer nodes may take to prepare where the state of all ranks is read from a durable checkpoint."""
 
 
 class Barrier:
@@ -54,10 +52,16 @@ class RankBarriers:
 
 class Resumption:
     def __init__(
-        self, job: JobState, drains: Drains, rehearsals: Rehearsals, hang: HangMonitor, ending: Ending
+        self,
+        job: JobState,
+        drains: Drains,
+        rehearsals: Rehearsals,
+        hang: HangMonitor,
+        ending: Ending,
+        fallback: Fallback,
     ) -> None:
         self._job, self._drains, self._rehearsals = job, drains, rehearsals
-        self._hang, self._ending = hang, ending
+        self._hang, self._ending, self._fallback = hang, ending, fallback
         self._newest_barriers = RankBarriers(job.generation, job.layout.world_size)
         self.settles_at: float | None = None  # Go has left, and what follows from it was not looked at yet
 
@@ -81,14 +85,14 @@ class Resumption:
             resume=str(resume) if resume else None,
             seats=list(job.seats),
             lost_steps=steps_lost(job.members.values(), resume),
-            checkpoint=plan.checkpoint or None,
+            checkpoint=plan.fallback or None,
         )
         job.vacancies.on_plan(plan, before, job.layout, job.out)
         job.commits.adopt(plan, job.members.values())
         if resume is None:
             self._rehearsals.discard_recordings()
         self._send_parts(plan)
-        patience_s = job.deadlines.prepare_s + (CHECKPOINT_READ_S if plan.checkpoint else 0.0)
+        patience_s = job.deadlines.prepare_s + (self._fallback.read_s if plan.fallback else 0.0)
         job.enter(Phase.PREPARING, now, patience_s)
 
     def _send_parts(self, plan: GlobalPlan) -> None:
@@ -201,11 +205,11 @@ class Resumption:
             return
         failed = {rank: code for rank, code in sorted(barriers.exit_codes.items()) if code}
         if not failed:
-            self._ending.end_after_writing(EndCause.COMPLETED, "all ranks ended", failed=False)
+            self._ending.end_once_kept(EndCause.COMPLETED, "all ranks ended", failed=False)
             return
         is_over = self._job.released
         cause = EndCause.FAILED_AT_END if is_over else EndCause.RANK_FAILED
-        self._ending.end_after_writing(cause, _told(failed, loop_is_over=is_over), failed=True)
+        self._ending.end_once_kept(cause, _told(failed, loop_is_over=is_over), failed=True)
 
 
 def _told(failed: dict[int, int], *, loop_is_over: bool) -> str:

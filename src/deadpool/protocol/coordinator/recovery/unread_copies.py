@@ -33,7 +33,7 @@ class UnreadCopies:
         self._failures = Counter({f: count for f, count in self._failures.items() if f.copy.seal.version in kept})
         orders = plan.parts[node].orders if node in plan.parts else ()
         fetches = [fetch for order in orders if order.rank == rank for fetch in order.fetch]
-        failed = [fetch for fetch in fetches if fetch.copy.seal.version == version and not fetch.checkpoint]
+        failed = [fetch for fetch in fetches if fetch.copy.seal.version == version and not fetch.fallback]
         self._failures.update(failed)
         return any(self._failures[fetch] == self._limit(fetch) for fetch in failed)
 

@@ -70,7 +70,7 @@ class SchemeChoice:
     def coded_for(self, outlook: Outlook) -> Scheme | None:
         """The coded scheme that may be used; None: the user allows none that survives as many losses and takes less
         memory."""
-        asked, coded = _asked(outlook), self._bounds.coded
+        asked, coded = _asked(outlook), self._bounds.in_groups
         if coded is None or asked.in_groups or coded.losses < asked.losses:
             return None
         return coded if coded.held_share(outlook.positions) < asked.held_share(outlook.positions) else None
@@ -195,7 +195,7 @@ class ChosenScheme:
 
     @property
     def is_allowed(self) -> bool:
-        return self._adaptation.bounds.coded is not None
+        return self._adaptation.bounds.in_groups is not None
 
     def may_choose(self, now: float) -> bool:
         """Whether the memory of all nodes has to be looked at, of which there may be thousands."""
@@ -229,7 +229,7 @@ class ChosenScheme:
     def choose_again(self, now: float) -> None:
         """A scheme that the job could not have chosen ends."""
         self._choice.is_overruled = False
-        if self._job.scheme != self._adaptation.bounds.coded:
+        if self._job.scheme != self._adaptation.bounds.in_groups:
             self._use(self._job.asked_scheme, "the job is to choose again", now)
 
     def facts(self) -> dict[str, Any]:

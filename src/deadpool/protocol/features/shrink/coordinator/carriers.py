@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.coordinator.recovery.placement import Placement, place
+from deadpool.protocol.coordinator.recovery.placement import Placement, Rack, place
 from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import Shares
 from deadpool.protocol.schemes import Scheme

@@ -17,7 +17,6 @@ from dataclasses import replace as changed
 from msgspec.structs import replace
 
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Outbox
-from deadpool.protocol.coordinator.protection.coding_groups import Rack
 from deadpool.protocol.coordinator.recovery.global_plan import (
     SPARES_AWAITED,
     ClusterView,
@@ -28,7 +27,7 @@ from deadpool.protocol.coordinator.recovery.global_plan import (
     Vacancies,
 )
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
-from deadpool.protocol.coordinator.recovery.placement import Placement
+from deadpool.protocol.coordinator.recovery.placement import Placement, Rack
 from deadpool.protocol.features.shrink.coordinator.carriers import Shrunk, place_shrunk, shrink
 from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import Connect, RankOrder, Shares, TrainerInfo

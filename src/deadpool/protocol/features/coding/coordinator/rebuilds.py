@@ -1,5 +1,4 @@
-"""How the snapshot of a rank that no node has any more is decoded from what is left of its coding group. Part of the
-planner.
+"""How the snapshot of a rank that no node has any more is decoded from what is left of its coding group.
 
 A version may have been captured and coded twice, with other bytes in its record. Parities of both are there then, and
 a decoder can use only those that were made of the same snapshots, together with these snapshots.
@@ -8,21 +7,18 @@ a decoder can use only those that were made of the same snapshots, together with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from deadpool.protocol.messages import Block, Copy, JointCopy, Rebuild, Source
+from deadpool.protocol.coordinator.recovery.inventory_index import NodeView, VersionIndex, source_at
+from deadpool.protocol.messages import Block, Copy, JointCopy, Rebuild
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.stripes import Stripes
 
-if TYPE_CHECKING:
-    from deadpool.protocol.coordinator.recovery.inventory_index import NodeView, VersionIndex
-
-Kept = tuple["NodeView", JointCopy]
+Kept = tuple[NodeView, JointCopy]
 
 
 def rebuild(index: VersionIndex, rank: int) -> tuple[Copy, Rebuild] | None:
     """The copy of the rank, as it was coded, and how it is decoded."""
-    for group, parities in index.parities_of(rank).items():
+    for group, parities in index.joint_copies_of(rank).items():
         for _, first in parities:
             coded, kept = _made_of_the_same(first, parities)
             if (how := _decode(index, group, rank, coded, kept)) is not None:
@@ -76,7 +72,3 @@ def _is_coded_alike(one: Copy, other: Copy) -> bool:
 def _has_same_bytes(one: Copy, other: Copy) -> bool:
     """The replica region may not have been sent."""
     return (one.seal.extent, one.seal.digest) == (other.seal.extent, other.seal.digest)
-
-
-def source_at(node: NodeView, rank: int, *regions: str) -> Source:
-    return Source(node=node.node, address=node.data, rank=rank, regions=regions)

@@ -14,6 +14,7 @@ Slots are copied first and then written, so that a slow store keeps no slot from
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -24,14 +25,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from deadpool.control.shells import DataPlaneAccess, DataShell
 from deadpool.durable.manifest import FinishTask, PartTask, StagedCopy, Task, encode_task, load_rank
 from deadpool.durable.store import open_store
 from deadpool.errors import ArenaError, DeadPoolError, TransferError
 from deadpool.host.child_processes import end_with_parent
-from deadpool.protocol.effects import CompleteCheckpoint, FetchCopy, WritePart
+from deadpool.protocol.effects import CompleteCheckpoint, EndWriter, FeatureEffect, FetchCopy, WritePart
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.inputs import AgentInput, CheckpointFinished, Fetched, FetchFailed, PartWritten, Staged
-from deadpool.protocol.messages import Settings, SlotRef
+from deadpool.protocol.messages import Settings
 from deadpool.snapshot.arena.arena import Segment
 
 Result = PartWritten | CheckpointFinished
@@ -117,11 +119,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 _CHUNK_BYTES = 16 << 20
 
 
-class CheckpointFiles:
-    def __init__(self, *, deliver: Callable[[AgentInput], None], slot: Callable[[SlotRef], memoryview]) -> None:
-        """`deliver` takes inputs for the core from any thread."""
-        self._deliver, self._slot = deliver, slot
-        self._writers = CheckpointWriters(deliver)
+class CheckpointFiles(DataShell):
+    def __init__(self, access: DataPlaneAccess) -> None:
+        self._deliver, self._slot, self._stream = access.deliver, access.slot, access.stream
+        self._writers = CheckpointWriters(access.deliver)
         self._settings: Settings | None = None
         self._fenced: Generation = NO_GENERATION  # older ones have ended
         self._loads: set[Load] = set()
@@ -134,9 +135,21 @@ class CheckpointFiles:
             load.cancel()
         self._writers.close()
 
+    def perform(self, effect: FeatureEffect) -> bool:
+        match effect:
+            case WritePart():
+                self._stream(functools.partial(self._write_part, effect))
+            case CompleteCheckpoint():
+                self._finish(effect)
+            case EndWriter(name=name):
+                self._writers.end(name)
+            case _:
+                return False
+        return True
+
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def write_part(self, effect: WritePart) -> None:
+    def _write_part(self, effect: WritePart) -> None:
         """Writes a part in a thread whose end a fence waits for: the slots are free when it is over."""
         assert self._settings is not None and self._settings.durable is not None
         durable = self._settings.durable
@@ -175,7 +188,7 @@ class CheckpointFiles:
                 raise TransferError("a recovery began before the snapshots were copied")
             np.copyto(given[start : start + _CHUNK_BYTES], taken[start : start + _CHUNK_BYTES])
 
-    def finish(self, effect: CompleteCheckpoint) -> None:
+    def _finish(self, effect: CompleteCheckpoint) -> None:
         assert self._settings is not None and self._settings.durable is not None
         durable, layout = self._settings.durable, self._settings.layout
         task = FinishTask(
@@ -192,18 +205,16 @@ class CheckpointFiles:
         )
         self._writers.start(task)
 
-    def end_writer(self, name: str) -> None:
-        self._writers.end(name)
-
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def load(self, effect: FetchCopy) -> None:
+    def load(self, fetch: FetchCopy) -> bool:
         """Loads a part in a thread that nothing waits for: a store may hang. After a fence it writes into no slot any
         more.
         """
-        load = Load(effect, self._slot(effect.slot), self._deliver)
+        load = Load(fetch, self._slot(fetch.slot), self._deliver)
         self._loads.add(load)
         threading.Thread(target=self._run, args=(load,), name="checkpoint-load", daemon=True).start()
+        return True
 
     def _run(self, load: Load) -> None:
         assert self._settings is not None and self._settings.durable is not None
@@ -211,7 +222,7 @@ class CheckpointFiles:
         self._loads.discard(load)
 
     def cut(self, generation: Generation) -> None:
-        """No slot is read or written for an older generation after this, once the threads of write_part() have
+        """No slot is read or written for an older generation after this, once the threads of _write_part() have
         ended."""
         self._fenced = max(self._fenced, generation)
         for load in list(self._loads):
@@ -234,12 +245,12 @@ class Load:
     def run(self, where: str) -> None:
         effect = self._effect
         try:
-            load_rank(open_store(where), effect.fetch.checkpoint, effect.fetch.copy, self._slot, self._put)
+            load_rank(open_store(where), effect.fetch.fallback, effect.fetch.copy, self._slot, self._put)
         except Exception as error:  # damaged files give errors of any kind, and the coordinator would wait for news
             text = str(error) if isinstance(error, (OSError, DeadPoolError)) else f"{type(error).__name__}: {error}"
-            name = effect.fetch.checkpoint
+            name = effect.fetch.fallback
             reason = f"checkpoint {name}: {text}"
-            self._tell(FetchFailed(rank=effect.rank, slot=effect.slot, reason=reason, checkpoint=name))
+            self._tell(FetchFailed(rank=effect.rank, slot=effect.slot, reason=reason, fallback=name))
         else:
             self._tell(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
 

@@ -1,4 +1,4 @@
-"""Durable checkpoints: when one is written, which nodes have written their part, and which complete one is the newest.
+"""When a durable checkpoint is written, and which nodes have written their part.
 
 A checkpoint is of the watermark, whose copies every rank has at home. It is written in the background, in two stages:
 all nodes write their ranks' parts, then one of them writes metadata and manifest. It counts from then on, and not
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.causes import Checkpoint, DurableSettings
 from deadpool.protocol.coordinator.job import JobState, Phase
+from deadpool.protocol.features.durable.coordinator.known import KnownCheckpoints
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import (
     AbandonCheckpoint,
@@ -23,10 +24,6 @@ from deadpool.protocol.messages import (
 
 RETRY_S = 60.0
 """The time after a failed write until the next; it is less where checkpoints are more frequent than that."""
-READ_ATTEMPTS = 3
-"""Recoveries that may fail because one checkpoint cannot be read. A store may fail for a moment, but damage stays."""
-OLDER_ONES = 2
-"""Older checkpoints that are remembered beside the newest one."""
 LATE_SHARE = 0.1
 """The share of the time limit after which a write is reported, since its store may hang."""
 
@@ -46,22 +43,18 @@ class Write:
         return self.pending or ({self.finisher} if self.finisher is not None else set())
 
 
-class Checkpoints:
-    def __init__(self, job: JobState) -> None:
-        self._job = job
+class Writes:
+    def __init__(self, job: JobState, known: KnownCheckpoints) -> None:
+        self._job, self._known = job, known
         self._settings: DurableSettings | None = job.settings.durable
-        self.newest: Checkpoint | None = None  # complete, and this job may go back to it
-        self._older: list[Checkpoint] = []  # as complete: where the newest turns out to be damaged, the first of them
         self._write: Write | None = None
         self._attempts = 0
         self._due_at: float | None = None  # None: the job has not run yet
-        self._last_number = 0
         self._asked = False
         self._is_slow = False  # the last write took longer than the interval
         self._failures = 0  # in a row
         self._failure = ""  # of the last one
         self._is_awaited = False  # somebody has asked for one, and waits for what becomes of it
-        self._unread: dict[str, int] = {}  # how often a recovery failed because a checkpoint could not be read
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
@@ -73,7 +66,7 @@ class Checkpoints:
     def is_wanted(self) -> bool:
         """A newer version than the last one written is committed, and could be written."""
         watermark = self._job.commits.permit.watermark
-        is_newer = watermark is not None and watermark.number > self._last_number
+        is_newer = watermark is not None and watermark.number > self._known.last_number
         return self._settings is not None and self._job.commits.protected and is_newer
 
     def refusal(self) -> str | None:
@@ -120,12 +113,12 @@ class Checkpoints:
             self._due_at = now + settings.every_s
         commits = self._job.commits
         watermark = commits.permit.watermark
-        if watermark is None or not commits.protected or watermark.number <= self._last_number:
+        if watermark is None or not commits.protected or watermark.number <= self._known.last_number:
             if settings.every_s and now >= self._due_at:
                 self._asked, self._due_at = True, now + settings.every_s  # as soon as there is something to write
             return
         by_time = settings.every_s > 0 and now >= self._due_at
-        by_steps = 0 < settings.every_steps <= watermark.number - self._last_number and now >= self._due_at
+        by_steps = 0 < settings.every_steps <= watermark.number - self._known.last_number and now >= self._due_at
         if self._asked or by_time or by_steps:
             self._begin(watermark, settings, now)
 
@@ -173,10 +166,10 @@ class Checkpoints:
         if done.failure:
             self._fail(write, f"node {node}: {done.failure}", now)
             return
-        self._write, self._last_number = None, write.version.number
+        self._write = None
         self._is_awaited = self._asked  # whoever asked meanwhile wants a newer one
         copies = tuple(write.copies[rank] for rank in range(self._job.layout.world_size))
-        self._add(Checkpoint(name=write.name, number=write.version.number, copies=copies))
+        self._known.on_written(Checkpoint(name=write.name, number=write.version.number, copies=copies))
         self._job.out.emit(
             "checkpoint_written",
             step=write.version.number,
@@ -222,36 +215,3 @@ class Checkpoints:
         self._is_awaited = False
         nodes = [node for node in self._job.seats if node in self._job.members]
         self._job.out.send_each(nodes, AbandonCheckpoint(name=write.name))
-
-    # --- what there is ------------------------------------------------------------------------------------------------
-
-    def on_found(self, checkpoint: Checkpoint) -> None:
-        self._add(checkpoint)
-        if self.newest is checkpoint:
-            self._last_number = max(self._last_number, checkpoint.number)
-            self._job.out.emit("checkpoint_found", step=checkpoint.number, name=checkpoint.name)
-
-    @property
-    def known(self) -> tuple[Checkpoint, ...]:
-        """The newest one, then those before it."""
-        return (self.newest, *self._older) if self.newest is not None else ()
-
-    def _add(self, checkpoint: Checkpoint) -> None:
-        known = [each for each in self.known if each.name != checkpoint.name] + [checkpoint]
-        self.newest, *self._older = sorted(known, key=lambda each: each.number, reverse=True)[: 1 + OLDER_ONES]
-
-    def on_unread(self, name: str, reason: str) -> str | None:
-        """A rank's state could not be read from the checkpoint that the plan goes back to. Returns why the job has to
-        end; None: it is tried again, and at last with an older one."""
-        self._unread[name] = self._unread.get(name, 0) + 1
-        if self._unread[name] < READ_ATTEMPTS:
-            return None
-        if self._older and self.newest is not None and self.newest.name == name:
-            damaged, self.newest = self.newest, self._older.pop(0)
-            self._last_number = self.newest.number  # else none would be written before the damaged one's step
-            self._job.out.emit("checkpoint_skipped", step=damaged.number, name=damaged.name, reason=reason)
-            return None
-        return (
-            f"checkpoint {name} could not be read {READ_ATTEMPTS} times, the last time: {reason}; see what is damaged "
-            "with `deadpool durable verify`; there is no older one to go back to"
-        )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.copies.slots import RankSlots, Slots, SlotState
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Refusal
@@ -23,19 +24,15 @@ from deadpool.protocol.effects import (
     AgentEffect,
     HashSlot,
     JointTarget,
-    RefuseOffer,
     ToCoordinator,
     WriteSeal,
 )
 from deadpool.protocol.identity import Generation, Layout, Version
 from deadpool.protocol.inputs import Offered
 from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, JointCopy, Plan, SlotRef
-from deadpool.protocol.schemes import RankGroup
+from deadpool.protocol.schemes import Keeper, RankGroup
 from deadpool.protocol.seal import Digest, Geometry, Seal, capacity_extent
 from deadpool.protocol.stripes import Stripes, parity_layout
-
-Keeper = tuple[RankGroup, int]
-"""A group, and the member whose parity is meant."""
 
 
 @dataclass(slots=True)
@@ -59,9 +56,9 @@ class Accumulation:
         return len(self.copies) == self.target.group.size - 1
 
 
-class Parities:
+class Parities(JointCopies):
     def __init__(self, current: GenerationState, slots: Slots, out: list[AgentEffect]) -> None:
-        self._current, self._slots, self._out = current, slots, out
+        super().__init__(current, slots, out)
         self._node = ""
         self._keepers: dict[int, Keeper] = {}  # by the rank of another member
         self._geometry: dict[int, Geometry] = {}  # of each of these: the last offered, or a larger one since
@@ -87,7 +84,7 @@ class Parities:
     def _state(self, ref: SlotRef) -> SlotState | None:
         return self._slots.rank_slots_of(ref).by_ref[ref].state if self._slots.knows(ref) else None
 
-    def drop_expired(self) -> None:
+    def on_permit(self) -> None:
         """The permit has passed a version that some rank has missed: its parity will never be whole."""
         for ref, growing in list(self._growing.items()):
             if self._slots.is_expired(growing.version) and self._state(ref) is SlotState.ARRIVING:
@@ -188,9 +185,6 @@ class Parities:
         ranks = (group.ranks[other] for other in group.others(member))
         geometries = tuple(self._geometry.get(rank, copy.geometry) for rank in ranks)
         return JointTarget(group=group, member=member, version=copy.seal.version, geometries=geometries)
-
-    def _refuse(self, offer: Offered, refusal: Refusal, reason: str = "") -> None:
-        self._out.append(RefuseOffer(offer=offer.offer, refusal=refusal, reason=reason))
 
     def knows(self, ref: SlotRef) -> bool:
         return ref in self._growing

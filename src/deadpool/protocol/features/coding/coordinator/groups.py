@@ -9,17 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from deadpool.protocol.coordinator.recovery.placement import Rack, domains
 from deadpool.protocol.schemes import NodeGroup, Scheme
-
-Rack = str | None
-"""None: the rack of this node is not known, so it counts as a rack of its own."""
-
-
-def domains(racks: Sequence[Rack]) -> list[Rack | int]:
-    """What may fail together. One rack for all says nothing: then every node counts as a domain of its own."""
-    if len(set(racks)) == 1:
-        return list(range(len(racks)))
-    return [position if rack is None else rack for position, rack in enumerate(racks)]
 
 
 def form_groups(racks: Sequence[Rack], scheme: Scheme, before: tuple[NodeGroup, ...] = ()) -> tuple[NodeGroup, ...]:

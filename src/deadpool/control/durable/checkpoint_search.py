@@ -7,19 +7,54 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from deadpool.config.job_config import JobConfig
 from deadpool.config.values import parse_bandwidth, parse_period
+from deadpool.control.shells import CoordinatorAccess, CoordinatorShell
 from deadpool.durable.manifest import Manifest, as_checkpoint, complete_ones, newest_checkpoint, what_is_missing
-from deadpool.durable.store import Store, open_store
-from deadpool.errors import ConfigError
+from deadpool.durable.store import Store, absolute, open_store
+from deadpool.errors import ConfigError, DeadPoolError
+from deadpool.events.event import Event
 from deadpool.protocol.causes import Checkpoint, DurableSettings
-from deadpool.protocol.coordinator.commits.checkpoints import OLDER_ONES
+from deadpool.protocol.features.durable.coordinator.known import OLDER_ONES
+from deadpool.protocol.inputs import CheckpointAsked, CheckpointFound, FeatureInput
 
 Skipped = Callable[[str, int, str], None]
 """Hears of a checkpoint that cannot be read: its name, its step and why."""
+
+
+class CheckpointSearch(CoordinatorShell):
+    def __init__(self, access: CoordinatorAccess) -> None:
+        self._config, self._founds = access.config, access.founds
+        self._settings = durable_settings(access.config, access.secret)
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"durable": self._settings}
+
+    def asked_by(self) -> Mapping[signal.Signals, FeatureInput]:
+        return {signal.SIGUSR1: CheckpointAsked()}
+
+    def begin(self, note: Callable[[Event], None]) -> Sequence[CheckpointFound]:
+        if self._settings is None or not self._founds:
+            return ()
+
+        def skip(name: str, step: int, reason: str) -> None:
+            note(Event(what="checkpoint_skipped", detail={"step": step, "name": name, "reason": reason}))
+
+        found = find_to_begin(self._config, self._settings, skip)
+        return [CheckpointFound(checkpoint=checkpoint) for checkpoint in found]
+
+    def lead(self) -> CheckpointFound | Event | None:
+        if self._settings is None or self._founds:
+            return None
+        try:
+            found = find_to_fall_back_to(self._config, self._settings)
+        except (OSError, DeadPoolError) as error:
+            return Event(what="checkpoint_failed", detail={"reason": f"checkpoints cannot be read: {error}"})
+        return CheckpointFound(checkpoint=found) if found is not None else None
 
 
 def durable_settings(config: JobConfig, secret: bytes) -> DurableSettings | None:
@@ -37,11 +72,6 @@ def durable_settings(config: JobConfig, secret: bytes) -> DurableSettings | None
         keep_last=config.durable_keep,
         keep_every=config.durable_keep_every,
     )
-
-
-def absolute(where: str) -> str:
-    """Agents have other working directories."""
-    return where if "://" in where else str(Path(where).absolute())
 
 
 def find_to_begin(config: JobConfig, settings: DurableSettings, skipped: Skipped) -> list[Checkpoint]:

@@ -1,0 +1,99 @@
+"""How many steps have to lie between two snapshots, by what was measured, and why. Pure functions of reports.
+
+With T the step time, S the slots and B the budget, the interval k has to satisfy, for the worst rank:
+
+    cost per capture       <= B * k * T           captures cost no more than the budget
+    step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed
+
+Two things are measured of the cost. How long the optimizer waits for copies is known after some captures, with how
+uncertain the mean is. What protection costs in all, with the memory and the processors that it takes from the script,
+is known after hundreds of steps, by comparing steps with and without a copy (`agent/copies/capture_costs.py`); this
+is what status shows. Waits count as far as that measurement does not contradict them. Only what is certain widens an
+interval: the lower ends of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from deadpool.protocol.causes import Widening
+from deadpool.protocol.identity import LEFT_OUT
+from deadpool.protocol.messages import CaptureCostReport, Overhead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """The least interval that would do, in steps, and what asks for it."""
+
+    steps: float = 0.0
+    cause: Widening = Widening.COST
+    reason: str = ""
+
+
+REMEDIES = {
+    Widening.COST: "raise --overhead-budget, or give each step more work (gradient accumulation, a sharded optimizer)",
+    Widening.WAITS: "raise --overhead-budget, shard the optimizer, or see --set-aside-gb",
+    Widening.BANDWIDTH: "use a faster network between the nodes (--interface), or fewer --holders",
+    Widening.SLOTS: "raise --slots, or leave it out: slots then follow from need and memory",
+    Widening.MEMORY: "give the nodes more host memory, or lower --holders",
+    Widening.MISSED: "see the events capture_missed",
+    Widening.FEW_FAILURES: "lower every= in --protect-at-most",
+}
+"""What a user may do about it."""
+
+
+def measured(costs: Iterable[CaptureCostReport]) -> Overhead | None:
+    """Ranks step together, so one of them speaks for all: the median one."""
+    known = sorted((each.overhead for each in costs if each.overhead), key=lambda each: each.share)
+    return known[len(known) // 2] if known else None
+
+
+def by_cost(costs: Iterable[CaptureCostReport], *, every: int, budget: float) -> Need:
+    """What is certain to cost more than the budget. At wide intervals the comparison of steps counts for nothing: what
+    a script does every 4 steps falls on the same side of each comparison there."""
+    costs = tuple(costs)
+    slowest = max((each for each in costs if each.stall_s is not None), key=_wait_share, default=None)
+    waits = _wait_share(slowest) / every if slowest is not None else None
+    whole = measured(costs) if every in LEFT_OUT else None
+    limit = f"more than {percent(budget)}"
+    if whole is not None and (waits is None or waits < whole.at_least):
+        told = f"steps beside a copy take {percent(whole.at_least)} longer at least, {limit}"
+        return Need(steps=whole.at_least * every / budget, cause=Widening.COST, reason=told)
+    if slowest is None or waits is None:
+        return Need()
+    if whole is not None and waits > whole.at_most:
+        told = f"steps beside a copy take {percent(whole.at_most)} longer at most, {limit}"
+        return Need(steps=whole.at_most * every / budget, cause=Widening.COST, reason=told)
+    told = f"rank {slowest.rank}: the optimizer waits for copies for {percent(waits)} of the step time, {limit}"
+    return Need(steps=waits * every / budget, cause=Widening.WAITS, reason=told)
+
+
+def by_mean_cost(costs: Iterable[CaptureCostReport], *, every: int, budget: float) -> float:
+    """The interval that the means ask for: a narrower one is tried only where these leave room."""
+    costs = tuple(costs)
+    waits = max(((each.stall_s or 0.0) / each.step_s / every for each in costs), default=0.0)
+    whole = measured(costs) if every in LEFT_OUT else None
+    share = waits if whole is None else min(max(waits, whole.share), whole.at_most)
+    return share * every / budget
+
+
+def by_slots(costs: Iterable[CaptureCostReport], *, every: int, slots: int) -> Need:
+    late = max((each for each in costs if each.commit_s is not None), key=_commit_share, default=None)
+    if late is None or late.commit_s is None:
+        return Need()
+    lasting = f"{slots - 1} slots last for {every * (slots - 1) * late.step_s:.2f} s"
+    told = f"rank {late.rank}: versions take {late.commit_s:.2f} s to be committed, {lasting}"
+    return Need(steps=_commit_share(late) / (slots - 1), cause=Widening.SLOTS, reason=told)
+
+
+def _wait_share(costs: CaptureCostReport) -> float:
+    return costs.stall_at_least_s / costs.step_s
+
+
+def _commit_share(costs: CaptureCostReport) -> float:
+    return (costs.commit_s or 0.0) / costs.step_s
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

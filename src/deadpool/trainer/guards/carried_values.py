@@ -1,0 +1,298 @@
+"""Plain values that the script keeps elsewhere than in the variables of its loop, and that its steps change.
+
+The bytecode of a loop says which of its variables are carried (state_in_variables.py). It does not say what called
+functions store, nor what changes inside of an object. So here values are compared: what the script's own objects,
+containers, closures, classes, modules, iterators and generators hold at two boundaries.
+
+A place counts as carried if everything on the way to it is the same object as before, and its value is another one: a
+list that grew, an attribute that counts, a tensor in a dictionary that was written. An attribute that holds another
+tensor or another container than before may be the batch of the step, and says nothing.
+
+Protected objects and what they lead to are left out, but for numbers of which the object's state_dict() tells nothing:
+an average whose state has the tensors and not the count of updates.
+
+What for cannot be seen, so this is told in milder words. Nothing is written, called or consumed here, but
+state_dict() of objects that are protected.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import operator
+import re
+import sys
+import types
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from deadpool.snapshot.record.tensors import local_part
+from deadpool.snapshot.state.state import ProtectedState
+from deadpool.trainer.guards.carried_gradients import frames_of_script, is_of_script, is_own_class
+from deadpool.trainer.guards.fingerprints import is_known_kind
+from deadpool.trainer.guards.guard import Findings, is_due
+from deadpool.trainer.guards.state_in_variables import held_ids, loop_stores
+
+_DEPTH = 6  # of attributes, containers and closures below a variable
+_MOST_PLACES = 20000  # more is data: then nothing is compared any more
+_MOST_ITEMS = 64  # of longer containers only the last items are compared, and the length
+_LAST_ITEMS = 2
+_NAMED = 8
+_SAMPLE_BYTES = 4096  # of an array of numpy
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, dict, set, deque)
+_LEFT_OUT = (DataLoader, Dataset, Sampler)  # data, and what loaders.py looks at
+_BUILTIN_ITERATORS = ("builtins", "itertools")
+_OF_NAMES = re.compile(r"(\[-?\d+\]|~).*")  # an element of a list is called by the name of the list
+
+
+class _Place(NamedTuple):
+    """`way`: the ids of the objects that lead there, and of the code whose variable is meant."""
+
+    name: str
+    way: tuple[int, ...]
+
+
+class CarriedValues:
+    def __init__(self, findings: Findings, state: ProtectedState) -> None:
+        self._findings, self._state = findings, state
+        self._before: dict[_Place, object] = {}
+        self._kept: list[object] = []  # what was on the ways: an id means one object as long as it lives
+        self._told: set[str] = set()
+        self.enabled = True  # False: a library owns the loop, and its frames are not the script's
+
+    def enter_step(self, number: int) -> None:
+        """What the first step makes is compared only once it is there."""
+
+    def leave_step(self, number: int) -> None:
+        """What is done behind the block belongs to the step too."""
+
+    def at_boundary(self, number: int) -> None:
+        if not self.enabled or not is_due(number):
+            return
+        walk = _Walk(self._state)
+        now = walk.values()
+        if walk.is_too_much:
+            self.enabled, self._before, self._kept = False, {}, []
+            return
+        moved = [place for place, value in now.items() if place in self._before and self._before[place] != value]
+        if moved:
+            held = held_ids(self._state)
+            moved = [place for place in moved if walk.is_of_holder(place) or held.isdisjoint(place.way)]
+        self._before, self._kept = now, walk.seen
+        names = sorted({_OF_NAMES.sub("", place.name) for place in moved} - self._told)
+        if names:
+            self._told.update(names)
+            more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+            self._findings.tell_carried([*names[:_NAMED], *more])
+
+
+class _Walk:
+    """Goes through everything that the variables of the script lead to, once."""
+
+    def __init__(self, state: ProtectedState) -> None:
+        modules = (each for module in state.modules for each in module.modules())
+        self._stateful = state.stateful
+        self._memory = _memory_of(state)
+        self._protected = {*map(id, modules), *state.param_ids, *map(id, state.holders)}
+        self._ids: set[int] = set()
+        self._of_holders: set[_Place] = set()
+        self._found: dict[_Place, object] = {}
+        self.seen: list[object] = []
+
+    @property
+    def is_too_much(self) -> bool:
+        return len(self._ids) > _MOST_PLACES
+
+    def is_of_holder(self, place: _Place) -> bool:
+        return place in self._of_holders
+
+    def values(self) -> dict[_Place, object]:
+        for name, each in self._stateful.items():
+            self._go_through_holder(name, each)
+        frames = frames_of_script()
+        for frame in frames:
+            if frame.f_locals is not frame.f_globals:
+                own = loop_stores(frame.f_code, frame.f_lasti)
+                self._go_through_variables("", frame.f_locals, own, (id(frame.f_code),))
+        for frame in frames:
+            own = loop_stores(frame.f_code, frame.f_lasti) if frame.f_locals is frame.f_globals else frozenset()
+            self._go_through_globals("", frame.f_globals, own)
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and is_of_script(file):
+                self._go_through_globals(f"{name}.", vars(module), frozenset())
+        return self._found
+
+    def _go_through_globals(self, prefix: str, variables: Mapping[str, Any], own: frozenset[str]) -> None:
+        if id(variables) not in self._ids:
+            self._ids.add(id(variables))
+            self._go_through_variables(prefix, variables, own, (id(variables),))
+
+    def _go_through_variables(
+        self, prefix: str, variables: Mapping[str, Any], own: frozenset[str], way: tuple[int, ...]
+    ) -> None:
+        """`own`: plain values that the loop itself stores are told by its bytecode."""
+        for name, value in list(variables.items()):
+            if not name.startswith("__") and not (name in own and isinstance(value, _PLAIN)):
+                self._go_through(prefix + name, value, way, _DEPTH)
+
+    def _go_through_holder(self, name: str, holder: Any) -> None:
+        """Notes the numbers of a protected object of the script that its state does not have."""
+        if not is_own_class(type(holder)):
+            return
+        numbers = {key: each for key, each in _attributes(holder).items() if type(each) in (int, float)}
+        if not numbers:
+            return
+        saved = set(_numbers_in(holder.state_dict(), _DEPTH))
+        for key, each in numbers.items():
+            if each not in saved:
+                self._of_holders.add(_Place(f"{name}.{key}", (id(holder),)))
+                self._note(f"{name}.{key}", (id(holder),), each)
+
+    def _go_through(self, place: str, value: Any, way: tuple[int, ...], depth: int) -> None:
+        if isinstance(value, _PLAIN):
+            self._note(place, way, repr(value) if isinstance(value, float) else value)  # nan is not equal to itself
+            return
+        if isinstance(value, np.generic):
+            self._note(place, way, repr(value))
+            return
+        if depth == 0 or self.is_too_much or id(value) in self._ids or self._is_left_out(value):
+            return
+        self._ids.add(id(value))
+        self.seen.append(value)
+        way = (*way, id(value))
+        for inner, each in _inside(place, value):
+            self._go_through(inner, each, way, depth - 1)
+        self._note(f"{place}~", way, _content_of(value))
+
+    def _is_left_out(self, value: Any) -> bool:
+        if isinstance(value, Tensor):  # what state_dict() returns shares the memory of the module
+            return id(value) in self._protected or _memory(value) in self._memory
+        return id(value) in self._protected or is_known_kind(value) or isinstance(value, _LEFT_OUT)
+
+    def _note(self, place: str, way: tuple[int, ...], value: object) -> None:
+        self._found.setdefault(_Place(place, way), value)
+
+
+def _memory_of(state: ProtectedState) -> set[int]:
+    """Returns where the memory of protected tensors begins, and that of their gradients."""
+    params = {id(each): each for module in state.modules for each in module.parameters()}
+    params |= {id(each): each for opt in state.optimizers for group in opt.param_groups for each in group["params"]}
+    buffers = [each for module in state.modules for each in module.buffers()]
+    states = [part for opt in state.optimizers for each in opt.state.values() for part in _tensors_in(each)]
+    gradients = [each.grad for each in params.values() if each.grad is not None]
+    return {_memory(each) for each in (*params.values(), *buffers, *states, *gradients)} - {0}
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    return [each for each in value.values() if isinstance(each, Tensor)] if isinstance(value, dict) else []
+
+
+def _memory(tensor: Tensor) -> int:
+    """Returns where its storage begins; 0: it has none."""
+    local = local_part(tensor.detach())
+    has_storage = local.layout is torch.strided and local.device.type != "meta"
+    return local.untyped_storage().data_ptr() if has_storage else 0
+
+
+def _content_of(value: Any) -> object:
+    """What tells, without its parts, whether an object was changed in place."""
+    if isinstance(value, Tensor):
+        return 0 if value.is_inference() else value._version
+    if isinstance(value, np.ndarray):
+        return None if value.dtype.hasobject else zlib.crc32(value.reshape(-1)[:_SAMPLE_BYTES].tobytes())
+    if isinstance(value, _CONTAINERS):
+        return len(value), [id(each) for _, each in _items(value) if not isinstance(each, _PLAIN)]
+    if isinstance(value, types.GeneratorType):
+        return value.gi_frame.f_lasti if value.gi_frame is not None else None
+    if _is_builtin_iterator(value):
+        return repr(value) if type(value).__name__ == "count" else operator.length_hint(value, -1)
+    return None
+
+
+def _inside(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object leads to, by the names that a reader of the script knows it by."""
+    if isinstance(value, _CONTAINERS):
+        yield from ((f"{place}[{key!r}]", each) for key, each in _items(value))
+    elif isinstance(value, types.FunctionType):
+        yield from _inside_function(place, value)
+    elif isinstance(value, types.MethodType):
+        yield from ((place, value.__self__), (place, value.__func__))
+    elif isinstance(value, functools.partial):
+        yield from ((place, value.func), (f"{place}:args", value.args), (f"{place}:args", value.keywords))
+    elif isinstance(value, types.GeneratorType):
+        if value.gi_frame is not None and not value.gi_running and is_of_script(value.gi_code.co_filename):
+            yield from ((f"{place}:{name}", each) for name, each in value.gi_frame.f_locals.items())
+    elif _is_builtin_iterator(value):
+        yield from ((f"{place}~{index}", each) for index, each in enumerate(gc.get_referents(value)))
+    elif isinstance(value, type):
+        if is_own_class(value):
+            yield from ((f"{value.__name__}.{name}", each) for name, each in vars(value).items() if _is_data(each))
+    elif is_own_class(type(value)):
+        yield from ((f"{place}.{name}", each) for name, each in _attributes(value).items())
+        yield type(value).__name__, type(value)
+
+
+def _inside_function(place: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    if not is_of_script(function.__code__.co_filename):
+        return
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"{place}:{name}", cell.cell_contents
+        except ValueError:  # it is empty
+            continue
+    yield from ((f"{place}:default~{index}", each) for index, each in enumerate(function.__defaults__ or ()))
+    yield from ((f"{place}:{name}", each) for name, each in (function.__kwdefaults__ or {}).items())
+    yield from ((f"{place}.{name}", each) for name, each in vars(function).items())
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    """Returns all items, or the last ones of a long container, because it grows there."""
+    if isinstance(value, dict):
+        items = list(value.items()) if len(value) <= _MOST_ITEMS else []
+        return [(key, each) for key, each in items if isinstance(key, (str, int))]
+    if isinstance(value, set):
+        return list(enumerate(sorted(each for each in value if isinstance(each, str))))[-_LAST_ITEMS:]
+    first = 0 if len(value) <= _MOST_ITEMS else len(value) - _LAST_ITEMS
+    try:
+        return [(index, value[index]) for index in range(first, len(value))]
+    except IndexError:  # a thread of the script has taken something out
+        return []
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    found = dict(getattr(value, "__dict__", None) or {})
+    for kind in type(value).__mro__ if is_own_class(type(value)) else ():
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, (*_PLAIN, *_CONTAINERS, Tensor)) or is_own_class(type(value))
+
+
+def _is_builtin_iterator(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__ in _BUILTIN_ITERATORS and hasattr(kind, "__next__") and kind is not types.GeneratorType
+
+
+def _numbers_in(value: Any, depth: int) -> Iterator[float]:
+    if isinstance(value, (int, float)):
+        yield value
+    elif isinstance(value, Tensor) and value.numel() == 1 and value.device.type == "cpu":
+        yield value.item()
+    elif depth and isinstance(value, dict):
+        yield from (each for inner in value.values() for each in _numbers_in(inner, depth - 1))
+    elif depth and isinstance(value, (list, tuple, deque)):
+        yield from (each for inner in value for each in _numbers_in(inner, depth - 1))
