@@ -135,8 +135,8 @@ _AWAIT_START = _keyword(
 @with_submission(submits=True)
 def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Submit a protected job: nodes that train, spares, and by itself a new spare for each node that is lost."""
-    from deadpool.clusters.slurm.allocation import is_inside
-    from deadpool.clusters.slurm.preflight import check_before_submission, check_folder_is_free, check_node_count
+    from deadpool.clusters.slurm.batch import check_before_submission, check_folder_is_free, check_node_count
+    from deadpool.clusters.slurm.options import is_inside
     from deadpool.clusters.slurm.run_folder import note_submission
     from deadpool.clusters.slurm.waiting import StartWatch
     from deadpool.control.launch.folder_lock import lock_folder
@@ -227,9 +227,8 @@ def batch(
     warn_s: WarnS = WARN_S,
 ) -> None:
     """What the batch script runs: a node of the job on each node of the allocation, until the job ends."""
-    from deadpool.clusters.slurm.allocation import read_allocation
     from deadpool.clusters.slurm.batch import BatchHost, node_command
-    from deadpool.clusters.slurm.options import describe, job_settings
+    from deadpool.clusters.slurm.options import describe, job_settings, read_allocation
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)
@@ -256,7 +255,7 @@ def node(
 def run_unsubmitted(program: list[str], preload: list[str], flags: dict[str, Any]) -> int:
     """`srun deadpool agent` in an allocation that was made by other means. Its run folder is new for each attempt."""
     from deadpool.cli.job_client import RUNS
-    from deadpool.clusters.slurm.allocation import read_allocation
+    from deadpool.clusters.slurm.options import read_allocation
 
     attempt = read_allocation(os.environ).attempt
     known = {name: value for name, value in flags.items() if name != "host"}
@@ -266,9 +265,8 @@ def run_unsubmitted(program: list[str], preload: list[str], flags: dict[str, Any
 def _run_node(
     program: list[str], run_dir: Path, preload: list[str], flags: dict[str, Any], *, requeue: bool, warn_s: float
 ) -> int:
-    from deadpool.clusters.slurm.allocation import read_allocation
     from deadpool.clusters.slurm.node import SlurmNode
-    from deadpool.clusters.slurm.options import job_settings
+    from deadpool.clusters.slurm.options import job_settings, read_allocation
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)
@@ -282,9 +280,8 @@ def spare(
     of: Annotated[str, typer.Option(help="the job that it joins, and how often that was requeued, as in 17.0")],
 ) -> None:
     """What a one-node job runs: it joins another job as a spare."""
-    from deadpool.clusters.slurm.allocation import read_allocation
     from deadpool.clusters.slurm.node import SlurmNode
-    from deadpool.clusters.slurm.options import job_settings
+    from deadpool.clusters.slurm.options import job_settings, read_allocation
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)

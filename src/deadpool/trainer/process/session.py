@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
-from deadpool.backend.nccl.backends import ABORT_S
+from deadpool.backend.nccl_backends import ABORT_S
 from deadpool.backend.plain_groups import PlainGroups
 from deadpool.config.environment import AGENT_VARIABLE, HOST_VARIABLE, RENDEZVOUS_VARIABLE, TRAINER_VARIABLE
 from deadpool.events.event import Event

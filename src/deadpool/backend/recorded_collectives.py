@@ -1,15 +1,26 @@
-"""Results of the small collectives of one live rank, from the first line of its script to the end of its first step.
+"""What stands in for other ranks while a process rehearses one rank alone.
 
-Only small results are kept: sizes, votes, shapes, the user's configuration. A process that rehearses the rank alone is
+A live rank records the results of its small collectives, from the first line of its script to the end of its first
+step. Only small results are kept: sizes, votes, shapes, the user's configuration. A process that rehearses the rank is
 given the same results. Object collectives carry bytes that torch pickled; they are kept as bytes and never unpickled.
+The result of a collective is in its tensors only after a wait(), so that is the first moment at which it can be
+recorded: `CallbackWork` runs a callback then.
+
+`NullGroup` is a process group that communicates with no peer and whose works carry futures with results. The reducer of
+DistributedDataParallel uses it in a rehearsal: it reads the result out of the future of each all-reduce, and the future
+of torch's own fake work holds nothing. Only what the reducer calls is implemented.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgpack
 import torch
+import torch.distributed as dist
+
+from deadpool.backend.torch_versions import Work
 
 TENSOR_LIMIT_BYTES = 64 * 1024
 TOTAL_LIMIT_BYTES = 1024 * 1024
@@ -87,3 +98,70 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     # Not contiguous(): a tensor of one element counts as contiguous whatever its stride, and cannot be viewed as bytes.
     flat = tensor.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+class CallbackWork(Work):  # type: ignore[misc]
+    """Forwards everything to `work`; the first wait() that returns also runs the callback."""
+
+    def __init__(self, work: Work, callback: Callable[[], None]) -> None:
+        super().__init__()
+        self._work: Any = work
+        self._callback: Callable[[], None] | None = callback
+
+    def wait(self, *timeout: Any, **keywords: Any) -> bool:
+        done = bool(self._work.wait(*timeout, **keywords))
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+        return done
+
+
+def _forwarding(method: str) -> Callable[..., Any]:
+    def forward(self: CallbackWork, *arguments: Any) -> Any:
+        return getattr(self._work, method)(*arguments)
+
+    forward.__name__ = method
+    return forward
+
+
+for _method in (
+    *("is_completed", "is_success", "exception", "result", "synchronize", "get_future", "get_future_result"),
+    *("block_current_stream", "boxed", "source_rank", "_source_rank", "_get_op_type", "_get_duration"),
+):
+    if hasattr(Work, _method):
+        setattr(CallbackWork, _method, _forwarding(_method))
+
+
+class _DoneWork(Work):  # type: ignore[misc]
+    """Is completed from the start; its result is its input."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}  # a future has to be told them in advance
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=[*devices])
+        self._future.set_result(tensors)
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return self._future
+
+
+class NullGroup(dist.ProcessGroup):
+    """Every collective leaves its tensors as they are and is complete at once."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+
+    def getBackendName(self) -> str:
+        return "null"
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        return _DoneWork(tensors)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:  # type: ignore[override]
+        return _DoneWork(tensors)

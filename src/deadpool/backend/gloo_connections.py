@@ -6,17 +6,17 @@ Gloo has no abort, but its sockets can be shut down under it: a thread that wait
 remembered by descriptor and inode, because a descriptor number is reused as soon as gloo closes it. Used by
 backend/supervisor.py only.
 
-`PeerConnections` checks whether every connection of every gloo group is intact, which tells a lost peer from an
-error of the script.
+`PeerConnections` checks whether every connection of every gloo group is intact, which tells a lost peer from an error
+of the script.
 
 The loss of a peer's process shows here before anything else can fail because of it, since the default group connects
-every rank with every other one. Gloo closes its descriptor as soon as a connection ends, so a closed descriptor
-counts as broken too.
+every rank with every other one. Gloo closes its descriptor as soon as a connection ends, so a closed descriptor counts
+as broken too.
 
-A connection that came in through gloo's port does not say which group it is for, and a peer that is ahead may
-already have connected for its next group. So a group claims all connections that no group has claimed yet; if these
-are more than it needs, the next group shares a pool with it. A pool is complete while it has as many intact
-connections as its groups need, destroyed groups not counted. Used by backend/supervisor.py, under its lock.
+A connection that came in through gloo's port does not say which group it is for, and a peer that is ahead may already
+have connected for its next group. So a group claims all connections that no group has claimed yet; if these are more
+than it needs, the next group shares a pool with it. A pool is complete while it has as many intact connections as its
+groups need, destroyed groups not counted. Used by backend/supervisor.py, under its lock.
 """
 
 from __future__ import annotations

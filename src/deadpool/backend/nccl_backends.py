@@ -38,8 +38,8 @@ _ENVIRONMENT = {
 }
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "1")
-"""This variable makes torch tell which collective the device is in (trace.py), and costs one more event for each.
-"""
+"""This variable makes torch tell which collective the device is in (nccl_communicators.py), and costs one more
+event for each."""
 
 
 def is_usable() -> bool:
