@@ -174,7 +174,7 @@ def _is_main_asleep() -> bool:
 
 
 class Trace(Protocol):
-    """`backend.nccl_trace`, or a test's."""
+    """`backend.nccl_communicators`, or a test's."""
 
     def is_available(self) -> bool: ...
 
@@ -186,7 +186,7 @@ class Trace(Protocol):
 class DeviceMeter:
     """begin_step() and restart() are for the main thread, look() for one other thread."""
 
-    def __init__(self, trace: Trace = nccl_trace) -> None:
+    def __init__(self, trace: Trace = nccl_communicators) -> None:
         self._trace = trace
         self._failed = False
         self._relaxed: threading.Thread | None = None  # the thread that looks, once it may
