@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-PATIENT = {"node_timeout_s": 600.0}  # an agent that stands still is not lost
+PATIENT = {"node_timeout_s": 600.0, "slots": 3}  # an agent that stands still is not lost, and no slots are added
 
 
 @pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.thorough)])

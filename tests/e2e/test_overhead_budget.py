@@ -9,6 +9,7 @@ from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
 
 from deadpool.config.job_config import JobConfig
 from deadpool.demo.trial import differences
+from deadpool.protocol.agent.copies.slot_growth import AT_MOST
 
 pytestmark = pytest.mark.thorough
 
@@ -41,7 +42,7 @@ def test_copy_does_not_fit_and_a_node_is_killed(tmp_path, fork_server):
     # The protocol's bound, k + (L1 + skew) / T; the interval is such that (slots - 1) k T >= L1 + L2 + skew.
     recovery = gated.trial.recoveries()[0]
     missed = {event["step"] for event in gated.events("capture_missed") if recovery.resume_step < event["step"] <= gate}
-    assert recovery.lost_steps <= (gated.config.slots + len(missed)) * interval_in_force(gated, gate)
+    assert recovery.lost_steps <= (AT_MOST + len(missed)) * interval_in_force(gated, gate)
 
 
 def interval_in_force(gated, number):

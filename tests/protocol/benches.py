@@ -100,6 +100,7 @@ class CoordinatorBench(Bench):
         told = structs.replace(told, isolation_s=float(named.get("isolation", told.isolation_s)))
         told = structs.replace(told, durable=_durable(named), adaptive=_adaptive(named))
         told = structs.replace(told, audit="audit" in named, on_inexact=named.get("inexact", "warn"))
+        told = structs.replace(told, on_corruption=named.get("corruption", "stop"))
         told = structs.replace(told, without_spare="shrink" if "shrink" in named else "wait")
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
@@ -110,7 +111,8 @@ class CoordinatorBench(Bench):
             self._plans[effect.node] = effect.message
 
     def _make_core(self, named: dict[str, str], told: msg.Settings, deadlines: Deadlines, schedule: Schedule) -> Any:
-        return Coordinator(CoordinatorConfig(settings=told, deadlines=deadlines, schedule=schedule))
+        scheme = Scheme.parse(named["protect"]) if "protect" in named else None
+        return Coordinator(CoordinatorConfig(settings=told, deadlines=deadlines, schedule=schedule, scheme=scheme))
 
     def inputs(self, words: list[str]) -> list[Any]:
         match words:
@@ -148,6 +150,8 @@ class CoordinatorBench(Bench):
         """`everybody connected`: with all ranks of each seat. `everybody has v1@1.1`: sealed, and stored where held."""
         layout = self._layout
         own = list(layout.ranks_at(position))
+        if words[0] == "votes":
+            return self._votes(node, own, words[1], words[2], *words[3:])
         if words[0] in ("prepared", "connected"):
             said = [[words[0], ",".join(map(str, own)), *words[1:]]]
         elif words[0] == "heartbeat" and any("=" in word for word in words):  # with what captures cost
@@ -163,6 +167,23 @@ class CoordinatorBench(Bench):
         else:
             said = [[words[0], str(rank), *words[1:]] for rank in own]
         return [inputs.FromAgent(node=node, message=self._message(node, line)) for line in said]
+
+    def _votes(self, node: str, own: list[int], name: str, said: str, apart: str = "1") -> list[Any]:
+        """`everybody votes v4@1.1 7,7,8`: as `has`, with the digest of each rank's replicated part. With a number
+        behind it so many ranks hold all shards, and the next ones hold the same."""
+        layout, step = self._layout, int(apart)
+        digests = [int(digest) for digest in said.split(",")]
+        peers = {rank: ",".join(map(str, range(rank % step, layout.world_size, step))) for rank in own}
+        sealed = [["sealed", str(r), name, f"replica={digests[r]}", f"peers={peers[r]}"] for r in own]
+        held = [
+            r
+            for p in self.coordinator.commits.placement.held_by(layout.position_of(own[0]))
+            for r in layout.ranks_at(p)
+        ]
+        kept = [["stored", str(r), name] for r in held]
+        if self.coordinator.commits.placement.groups:
+            kept = [["encoded", ",".join(map(str, held)), name]]
+        return [inputs.FromAgent(node=node, message=self._message(node, line)) for line in (*sealed, *kept)]
 
     @property
     def coordinator(self) -> Coordinator:
@@ -459,6 +480,7 @@ class AgentBench(Bench):
     `kernel n0.0 stopped`, `sampled correctable=50 hot=1.0` (errors so far, and a gauge, which has a point; also
     `memory=1000 left=400` bytes),
     `n0.0: stepped 4 step_s=0.5 stall_s=0.01 copy_s=0.1`. `by-2 permit ...` is said in term 2, else in the one promised;
+    `memory 1000 400` (bytes in all and left, by which slots grow where the core has `slots=0`);
     `welcome 2 c1` asks for term 2. With `coded`, `plan 1.2 ... parities=2` changes the group of this node, and
     `damaged 0:v1@1.1 parities=2` tells of the parity that it keeps for that group."""
 
@@ -500,6 +522,8 @@ class AgentBench(Bench):
                 high = {kind: float(value) for kind, value in named.items() if "." in value}
                 memory = {"memory_bytes": counted.pop("memory", 0), "available_bytes": counted.pop("left", 0)}
                 return [inputs.HealthSampled(sample=HealthSample(counters=counted, gauges=high, **memory))]
+            case ["memory", total, left]:
+                return [inputs.MemorySeen(total_bytes=int(total), available_bytes=int(left))]
             case ["coordinator-lost"]:
                 return [inputs.CoordinatorLost(reason="closed")]
             case ["stalled", seconds]:
@@ -581,7 +605,8 @@ class AgentBench(Bench):
                 return inputs.StreamsCut(generation=generation(name))
             case ["pushed", name, node]:
                 wanted = copy(name).seal
-                return inputs.Pushed(rank=wanted.rank, version=wanted.version, node=node)
+                seconds = float(named.get("seconds", 0))
+                return inputs.Pushed(rank=wanted.rank, version=wanted.version, node=node, seconds=seconds)
             case ["push-failed", name, node, *reason]:
                 wanted = copy(name).seal
                 why = " ".join(reason)

@@ -42,6 +42,11 @@ def geometry(size: int) -> Geometry:
 
 
 def copy(word: str, size: int = 100) -> msg.Copy:
+    """0:v4@1.1, with #7/0+1 behind it if ranks 0 and 1 hold a part alike whose digest is 7."""
+    if "#" in word:
+        plain, _, said = word.partition("#")
+        digest, _, peers = said.partition("/")
+        return replicated(plain, int(digest), tuple(int(peer) for peer in peers.split("+")))
     rank, name = word.split(":")
     extent = Extent(record_bytes=8, unique_bytes=size, replica_bytes=0)
     digest = Digest(record=0, unique=0, replica=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benches import job_state
 from msgspec import structs
 
-from deadpool.protocol.causes import Widening
+from deadpool.protocol.causes import Miss, Widening
 from deadpool.protocol.coordinator.commits.interval import (
     ROOM_COMMITS_MEASURED,
     IntervalChange,
@@ -13,10 +13,11 @@ from deadpool.protocol.coordinator.commits.interval import (
     IntervalController,
 )
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.identity import LEFT_OUT, Layout, Schedule
-from deadpool.protocol.messages import CaptureCostReport, Overhead
+from deadpool.protocol.identity import LEFT_OUT, Generation, Layout, Schedule
+from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead, SlotReport
 from deadpool.protocol.permits import CaptureSchedule
 
+FIRST = Generation(1, 1)
 LAYOUT = Layout(positions=2, per_node=1, holders=1)
 
 
@@ -163,3 +164,54 @@ def test_a_budget_that_cannot_be_kept_is_said_once_per_cause() -> None:
     said = [effect.event.detail for effect in job.out.take() if isinstance(effect, Emit)]
     assert [each["widened_by"] for each in said] == ["waits", "slots"]
     assert all(each["remedy"] for each in said)
+
+
+def with_slots(*reports: tuple[str, int, int, Widening], send_s: float | None = None) -> IntervalChooser:
+    """Steps of 0.42 s, and 0.98 s until a version is committed. Reports: node, least, at_most, limit."""
+    chooser = IntervalChooser(job_state(LAYOUT).commits, budget=0.005, slots=0)
+    for node, least, at_most, limit in reports:
+        chooser.on_slots(node, SlotReport(least=least, at_most=at_most, limit=limit))
+    chooser.on_costs(
+        CaptureCostReport(rank=rank, every=1, step_s=0.42, stall_s=0.0, commit_s=0.98, send_s=send_s)
+        for rank in range(2)
+    )
+    return chooser
+
+
+def test_nothing_is_widened_where_slots_can_grow() -> None:
+    assert with_slots(("n0", 3, 8, Widening.SLOTS), ("n1", 3, 8, Widening.SLOTS)).choose() is None
+
+
+def test_node_with_the_least_memory_decides() -> None:
+    change = with_slots(("n0", 3, 8, Widening.SLOTS), ("n1", 2, 2, Widening.MEMORY)).choose()
+    assert change == IntervalChange(
+        every=4,
+        reason="rank 0: versions take 0.98 s to be committed, 1 slot lasts for 0.42 s (node n1 has memory for no more)",
+        cause=Widening.MEMORY,
+    )
+
+
+def test_slots_do_not_help_where_a_version_takes_longer_to_be_sent_than_a_step() -> None:
+    change = with_slots(("n0", 8, 8, Widening.SLOTS), send_s=0.9).choose()
+    assert change == IntervalChange(
+        every=4,
+        reason="rank 0: a version takes 0.90 s to be sent, and one is captured every 0.42 s",
+        cause=Widening.BANDWIDTH,
+    )
+    assert with_slots(("n0", 8, 8, Widening.SLOTS), send_s=0.4).choose() is None
+
+
+def test_misses_for_want_of_a_slot_wait_for_the_slots_that_come() -> None:
+    """Unless the node of the rank that missed can have no more."""
+
+    def after_misses(report: tuple[str, int, int, Widening]) -> IntervalChange | None:
+        chooser = with_slots(report)
+        chooser.costs.clear()
+        chooser._commits.ledger.nodes = ["n0", "n1"]
+        for number in range(1, 4):
+            chooser.on_missed(Missed(generation=FIRST, rank=0, number=number, cause=Miss.NO_SLOT, reason=""))
+        return chooser.choose()
+
+    assert after_misses(("n0", 3, 8, Widening.SLOTS)) is None
+    assert after_misses(("n0", 8, 8, Widening.SLOTS)).every == 2  # type: ignore[union-attr]
+    assert after_misses(("n1", 3, 8, Widening.SLOTS)).every == 2  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ def generator():
     [
         ({}, "nothing to protect"),
         ({"data": generator()}, "data: got a generator without state_dict and load_state_dict; .*StatefulDataLoader"),
-        ({"data": torch.utils.data.DataLoader([1])}, "data: got a DataLoader without .*StatefulDataLoader"),
+        ({"data": iter(torch.utils.data.DataLoader([1]))}, "data: got the iterator of a DataLoader, pass the loader"),
         ({"lr": 0.1}, "lr: got a float without .*pass an nn.Module, a torch.optim.Optimizer, a dict of tensors or an"),
         ({"model": nn.Linear}, "model: got the class Linear itself, pass an instance"),
         ({"models": [nn.Linear(1, 1)]}, "models: got a list .*under a keyword each"),

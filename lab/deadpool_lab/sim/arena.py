@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.effects import FetchCopy
+from deadpool.protocol.features.coding.stripes import Stripes
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Block, JointCopy, Permit, Plan, SlotRef
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Geometry
-from deadpool.protocol.stripes import Stripes
 from deadpool_lab.sim.checking.history import State
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ class Arena:
     def __init__(self, node: str, checkers: CopyCheckers) -> None:
         self.node, self._checkers = node, checkers
         self.geometry: dict[int, Geometry] = {}
+        self.counts: dict[int, int] = {}  # slots by segment
         self.contents: dict[SlotRef, Content | ParityContent] = {}
         self.writers: dict[SlotRef, object] = {}
         self.folding: dict[SlotRef, list[object]] = {}  # what writes to a parity: several at once, piece by piece
@@ -169,11 +170,16 @@ class Arena:
         self.damaged: set[SlotRef] = set()
         self.permit: Permit | None = None
 
-    def size_bytes(self, slots: int) -> int:
-        return sum(slots * geometry.slot_bytes for geometry in self.geometry.values())
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.counts[segment] * geometry.slot_bytes for segment, geometry in self.geometry.items())
+
+    def allocate(self, segment: int, geometry: Geometry, count: int) -> None:
+        self.geometry[segment], self.counts[segment] = geometry, count
 
     def begin_write(self, slot: SlotRef, writer: object) -> None:
         assert slot.segment in self.geometry, f"{self.node} writes into {slot}, which is gone"
+        assert slot.index < self.counts[slot.segment], f"{self.node} writes into {slot}, which was never there"
         self._checkers.check_one_writer(self.node, slot, self.writers.get(slot) or self.folding.get(slot))
         self._overwrite(slot)
         self.writers[slot] = writer
@@ -263,4 +269,4 @@ class Arena:
         assert not any(slot.segment == segment for slot in self.writers), f"{self.node} frees a segment that is written"
         self.contents = {slot: content for slot, content in self.contents.items() if slot.segment != segment}
         self.damaged = {slot for slot in self.damaged if slot.segment != segment}
-        del self.geometry[segment]
+        del self.geometry[segment], self.counts[segment]

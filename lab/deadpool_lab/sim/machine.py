@@ -54,6 +54,7 @@ from deadpool.protocol.inputs import (
     HealthSampled,
     LeasedElsewhere,
     LeaseTaken,
+    MemorySeen,
     PeersProbed,
     Stalled,
     Tick,
@@ -242,12 +243,20 @@ class Machine:
             self._observe()
             if self.world.memory_bytes:
                 self.sample_health()
+            if self.world.slots_grow:
+                self._see_memory()
             self.feed(Tick())
+
+    def _see_memory(self) -> None:
+        """Slots grow as far as there is memory. In some seeds it is short now and then: slots are given back."""
+        total = self.world.memory_for_slots
+        left = 0 if self.world.is_memory_short else max(0, total - self.arena.size_bytes)
+        self.feed(MemorySeen(total_bytes=total, available_bytes=left))
 
     def sample_health(self, gauges: dict[str, float] | None = None) -> None:
         """What its agent's shell finds at a look."""
         total = self.world.memory_bytes
-        free = max(0, total - self.arena.size_bytes(self.world.options.slots))
+        free = max(0, total - self.arena.size_bytes)
         left = free if self.memory_left is None else min(free, int(self.memory_left * total))
         counters = dict(self.error_counts)
         sample = HealthSample(counters=counters, gauges=gauges or {}, memory_bytes=total, available_bytes=left)
@@ -365,7 +374,7 @@ class Machine:
         if not self.world.calm and self.world.rng.random() < 0.01:
             self.feed(AllocationFailed(segment=effect.segment, reason="no memory"))
             return
-        self.arena.geometry[effect.segment] = effect.geometry
+        self.arena.allocate(effect.segment, effect.geometry, effect.count)
         self.feed(Allocated(segment=effect.segment))
 
     # --- processes ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ class SeedOptions:
     nodes: int
     per_node: int
     holders: int
-    slots: int
+    slots: int  # 0: as many as are needed
     spares: int
     standby: int
     every: int
@@ -85,6 +85,9 @@ INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
 
 
+DRAWN_SLOTS = 3
+
+
 def draw(seed: int, profile: Profile = ANYTHING) -> SeedOptions:
     rng = random.Random(seed)
     nodes = rng.randint(2, 5) if rng.random() < 0.9 else 6
@@ -117,7 +120,10 @@ def draw(seed: int, profile: Profile = ANYTHING) -> SeedOptions:
     options = _with_budget(options, rng) if rng.random() < 0.15 else options
     drawn = rng.choice(INTENSITIES)
     options = replace(options, load_s=rng.choice((1.0, 1.0, 8.0)))
-    return _with_faults(profile.shape(options), profile, drawn if profile.intensity is None else profile.intensity)
+    options = profile.shape(options)
+    if options.slots == DRAWN_SLOTS and not options.coded and seed % 2:
+        options = replace(options, slots=0)  # as many as are needed, by default
+    return _with_faults(options, profile, drawn if profile.intensity is None else profile.intensity)
 
 
 def _with_budget(options: SeedOptions, rng: random.Random) -> SeedOptions:

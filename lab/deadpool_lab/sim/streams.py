@@ -140,7 +140,8 @@ class CopyStreams:
         else:
             target.feed(Received(slot=slot, copy=copy, bytes_received=1))
         if stream.source is not None:
-            pushed = Pushed(rank=copy.seal.rank, version=copy.seal.version, node=target.name)
+            seconds = self._world.push_s
+            pushed = Pushed(rank=copy.seal.rank, version=copy.seal.version, node=target.name, seconds=seconds)
             self._notify_unless_cut(stream.source, stream.generation, pushed)
 
     def _sent(self, stream: CopyStream, effect: PushCopy) -> Content:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from deadpool.protocol.agent.copies.slot_growth import ARENA_SHARE
 from deadpool.protocol.causes import AdaptiveBounds, DurableSettings
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.coordinator.job import Phase
@@ -34,6 +35,8 @@ PATIENT_S = 300.0
 """
 UNWIND_S = 6.0
 ENDLESS = 1_000_000
+SHORT_EVERY_S, SHORT_FOR_S = 40.0, 8.0
+"""In a third of the seeds in which slots grow, memory is short for a while, again and again."""
 SLOW_AND_FAST_S = 16.0
 LEFT_OUT_OF = 8
 """The number of captures of which some are left out: more often than in a real job, which lasts longer."""
@@ -168,6 +171,20 @@ class World:
     @property
     def replica_bytes(self) -> int:
         return 200 if self.options.replicated else 0
+
+    @property
+    def slots_grow(self) -> bool:
+        return self.options.slots == 0
+
+    @property
+    def memory_for_slots(self) -> int:
+        """Returns the memory of every machine where slots grow: for three to a dozen of each rank, by the seed."""
+        copies = (3 + self.options.seed % 10) * self.options.per_node * (1 + self.options.holders)
+        return int(copies * full_geometry(self).slot_bytes / ARENA_SHARE)
+
+    @property
+    def is_memory_short(self) -> bool:
+        return self.options.seed % 3 == 0 and self.clock.now % SHORT_EVERY_S < SHORT_FOR_S
 
     @property
     def memory_bytes(self) -> int:

@@ -25,6 +25,7 @@ PARKED_STATE = ("keep", "free")
 WITHOUT_SPARE = ("wait", "shrink")
 IN_PLACE = ("auto", "always", "never")
 ON_INEXACT = ("warn", "stop")
+ON_CORRUPTION = ("stop", "go-on", "ignore")
 
 
 def require(name: str, value: Any, good: bool, accepted: str) -> None:
@@ -37,11 +38,12 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     for each in settings:
         value = getattr(config, each.name)
         require(each.name, value, each.kind != "float" or math.isfinite(value), "a finite number")
-    for name in ("nodes", "nproc_per_node", "slots", "capture_every", "rehearsals"):
+    for name in ("nodes", "nproc_per_node", "capture_every", "rehearsals"):
         require(name, getattr(config, name), getattr(config, name) >= 1, "a number of at least 1")
     for name in ("spares", "holders", "spare_trainers", "standby_coordinators", "quarantine_after"):
         require(name, getattr(config, name), getattr(config, name) >= 0, "a number of at least 0")
-    require("slots", config.slots, config.slots >= 2, "at least 2: one kept, one being written")
+    enough = config.slots == 0 or config.slots >= 2
+    require("slots", config.slots, enough, "at least 2: one kept, one being written; or 0: as many as are needed")
     enough = config.holders < config.nodes
     require("holders", config.holders, enough, f"less than {config.nodes}, the number of nodes: copies lie on others")
     _check_scheme(config)
@@ -64,6 +66,8 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     require("in_place", config.in_place, config.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
     found = config.on_inexact
     require("on_inexact", found, found in ON_INEXACT, f"one of {', '.join(ON_INEXACT)}")
+    found = config.on_corruption
+    require("on_corruption", found, found in ON_CORRUPTION, f"one of {', '.join(ON_CORRUPTION)}")
     parked = config.parked_state
     require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
     require("log_mb", config.log_mb, config.log_mb >= 0, "a size in MB, or 0 for no limit")

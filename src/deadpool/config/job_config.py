@@ -58,7 +58,11 @@ class JobConfig:
         "copies as --holders says, and one more for nodes that look ill",
         default_text="copies=1, or as many as --holders says",
     )
-    slots: int = setting(3, "snapshots of each rank that its node and each holder keep")
+    slots: int = setting(
+        0,
+        "snapshots of each rank that its node and each holder keep: exactly so many",
+        default_text="3, and up to 8 where commits take so long, in at most half of the node's memory",
+    )
     spare_trainers: int = setting(
         0, "trainers parked on every training node, to take the rank of a trainer that dies there", commands=_NODE
     )
@@ -126,6 +130,12 @@ class JobConfig:
         "warn",
         "what follows where the script is found to do what no recovery can make good (docs/exactness.md): warn, or "
         "stop (the job ends before its next step)",
+    )
+    on_corruption: str = setting(
+        "stop",
+        "what follows where replicas hold different state, computing again does not help, and no spare can take the "
+        "place of the node at fault (docs/silent-corruption.md): stop, go-on (nothing is committed while they differ), "
+        "or ignore (nothing is computed again, and nobody is named)",
     )
     topology: str = setting(
         "", 'TOML file that says which node is in which rack: [racks] with r0 = ["n0", "n1"]', commands=_RUN

@@ -30,7 +30,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("holders", "protect", "slots", "capture_every", "overhead_budget", "set_aside_gb", "bulk_nice", "bulk_cpus"),
     ),
     "spares": ("rehearsals", "spare_trainers", "while_parked", "parked_state", "without_spare"),
-    "recovery": ("in_place", "rehearse_recovery", "on_inexact", "quarantine_after", "quarantine_window_s", "faults"),
+    "recovery": (
+        *("in_place", "rehearse_recovery", "on_inexact", "on_corruption", "quarantine_after", "quarantine_window_s"),
+        "faults",
+    ),
     "timeouts": (
         *("node_timeout_s", "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s"),
         *("isolation_timeout_s", "hang_timeout_s"),

@@ -74,6 +74,7 @@ class FaultKind(Enum):
     UNREAD = "unread"  # no process has ended: no source gave a rank its snapshot
     DAMAGED = "damaged"  # no process has ended: a node's copy of its own rank is damaged
     HANG = "hang"
+    CORRUPTION = "corruption"  # no process has ended: replicas hold different state
     AUDIT = "audit"  # a rank has ended on purpose
     TAKEOVER = "takeover"  # a recovery was cut short by the loss of its coordinator
 
@@ -91,6 +92,9 @@ class EndCause(Enum):
     FALLBACK_UNREAD = "fallback unread"  # what was kept outside of memory, and nothing else was left
     NO_SPARE = "no spare"
     NO_PROGRESS = "no progress"
+    CORRUPTION = (
+        "corruption"  # replicas differ again and again, and no other node can take the place of the one at fault
+    )
     REPLICAS_DIFFER = "replicas differ"  # so what the script said of its replicas is wrong
     ASKED = "asked"  # by a person, a launcher or a coordinator
     NO_STARTS = "no starts"  # trainer processes do not start on this node

@@ -149,6 +149,14 @@ class TrainerActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySeen:
+    """What the shell has found of the node's memory: the tightest of all limits, and what is left."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSampled(FeatureInput):
     """The shell has looked at the sources of the node's health."""
 
@@ -177,6 +185,7 @@ class Pushed:
     rank: int
     version: Version
     node: str
+    seconds: float = 0.0  # that it was on its way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +334,6 @@ DataInput = (
 
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
-    | Stalled | StopAsked | PeersProbed | LeaveAsked | FeatureInput
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | MemorySeen | FeatureInput
     | DataInput
 )  # fmt: skip

@@ -109,6 +109,8 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
         yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:
         yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool node replace --straggler"
+    if corruption := body.get("corruption"):
+        yield from _corruption(corruption)
     if body["same_rack"]:
         positions = ", ".join(map(str, body["same_rack"]))
         yield (
@@ -119,6 +121,15 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
         if node["quarantined"]:
             reason = f"{node['quarantined']}; check the machine, then: deadpool node drain --node {node['node']}"
             yield f"[bold]node {node['node']} is quarantined[/bold]: {reason}"
+
+
+def _corruption(found: dict[str, Any]) -> Iterator[str]:
+    for node, errors in found["errors"].items():
+        yield f"[bold]corruption[/bold]: node {node} has erred {errors} time{'' if errors == 1 else 's'}; test it"
+    if found["suspected_step"] is not None:
+        yield f"[bold]corruption[/bold]: replicas differed at step {found['suspected_step']}, which is computed again"
+    if found["unsolved"]:
+        yield f"[bold]replicas differ[/bold], and nothing is done about it any more: {found['unsolved']}"
 
 
 def _slowness(slow: dict[str, Any]) -> str:

@@ -293,7 +293,7 @@ def _addresses_of_all(config: JobConfig) -> tuple[Address, ...]:
     return tuple(Address.parse(place) for place in places)
 
 
-def _check_installed(config: JobConfig) -> None:
+def check_installed(config: JobConfig) -> None:
     """A job that asks for groups needs the feature that makes them."""
     from deadpool.errors import ConfigError
     from deadpool.protocol.features import registry
@@ -328,7 +328,7 @@ def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorS
     from deadpool.protocol.identity import LEFT_OUT_OF, Layout, Schedule
     from deadpool.protocol.messages import Settings
 
-    _check_installed(config)
+    check_installed(config)
     settings = Settings(
         layout=Layout(positions=config.nodes, per_node=config.nproc_per_node, holders=config.holders),
         slots=config.slots,
@@ -337,6 +337,7 @@ def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorS
         in_place=config.in_place,
         audit=config.rehearse_recovery,
         on_inexact=config.on_inexact,
+        on_corruption=config.on_corruption,
         overhead_budget=config.overhead_budget,
         set_aside_gb=config.set_aside_gb,
         coordinators=_addresses_of_all(config),

@@ -53,6 +53,7 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     ToTrainer,
 )
+from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import (
     Activity,
@@ -63,6 +64,7 @@ from deadpool.protocol.inputs import (
     LeasedElsewhere,
     LeaseTaken,
     LeaveAsked,
+    MemorySeen,
     PeersProbed,
     StopAsked,
     TrainerActivity,
@@ -173,7 +175,7 @@ class AgentProcess:
         loop = asyncio.get_running_loop()
         self._health = HealthWatch(
             Path(settings.health_root.replace("{node}", node)),
-            lambda sample: _from_thread(loop, lambda: self._feed(HealthSampled(sample=sample))),
+            lambda sample: _from_thread(loop, lambda: self._on_health(sample)),
             lambda source, reason: _from_thread(loop, lambda: self._report_unseen(source, reason)),
         )
         self._ready_file = ReadyFile(ready_file)
@@ -403,6 +405,11 @@ class AgentProcess:
                 self._storage.look()
                 self._client.send(Facts(facts=self._facts()))
                 self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
+
+    def _on_health(self, sample: HealthSample) -> None:
+        self._feed(HealthSampled(sample=sample))
+        if sample.memory_bytes:
+            self._feed(MemorySeen(total_bytes=sample.memory_bytes, available_bytes=sample.available_bytes))
 
     def _print(self, report: Report) -> None:
         """Prints records in JSON; in text the coordinator's lines are enough."""

@@ -63,6 +63,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "audit": {"under_way": core.audit.is_under_way, "verdicts": core.audit.verdicts},
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "protection": None,
+        "corruption": None,
         **core.features.facts(),
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],

@@ -7,7 +7,16 @@ from them. A test fails where code emits an event or a field that has no type, o
 from __future__ import annotations
 
 from deadpool.events.event import COMMON_FIELDS, EventType
-from deadpool.events.types import checkpoints, coordinators, copies, membership, protection, recovery, scripts
+from deadpool.events.types import (
+    checkpoints,
+    coordinators,
+    copies,
+    corruption,
+    membership,
+    protection,
+    recovery,
+    scripts,
+)
 
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,
@@ -18,6 +27,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "Recoveries, as each rank sees them": recovery.RANK_EVENTS,
     "The end of a job": coordinators.END_EVENTS,
     "Snapshots and their copies": copies.EVENTS,
+    "State that replicas do not hold alike": corruption.EVENTS,
     "Durable checkpoints": checkpoints.EVENTS,
     "Coordinators and connections": coordinators.EVENTS,
     "The training script and rehearsals": scripts.EVENTS,

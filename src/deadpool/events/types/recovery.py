@@ -12,14 +12,14 @@ from deadpool.events.event import EventType
 EVENTS = (
     EventType(
         name="fault",
-        meaning="A node or a trainer is lost, or the job hangs; a recovery begins.",
+        meaning="A node or a trainer is lost, the job hangs, or replicas differ; a recovery begins.",
         action="Nothing unless it recurs; `deadpool show story --cause` shows what followed.",
         fields={
             "node": "the lost node, or the node of the lost trainer",
-            "rank": "the rank of the lost trainer, where only a trainer was lost",
-            "ranks": "all ranks that are lost; empty: the job hangs, and no rank is lost yet",
+            "rank": "the rank of the lost trainer, where only a trainer was lost; or the odd one among replicas",
+            "ranks": "all ranks that are lost; empty: none is lost, or none yet: the job hangs, or replicas differ",
             "kind": "what is lost, or by what: `node`, `trainer`, `script`, `device`, `unread` or `damaged` (a copy), "
-            "`hang`, `audit`, `takeover`",
+            "`hang`, `audit`, `takeover`, `corruption` (no process has ended, and steps are computed again)",
             "reason": "how it was seen",
             "during": "the phase that the job was in",
             "since_s": "how long before it was seen it had happened; 0 unless a coordinator took over meanwhile",

@@ -18,6 +18,7 @@ from __future__ import annotations
 from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
 from deadpool.protocol.agent.copies.copies import Copies
 from deadpool.protocol.agent.copies.data_news import DataNews
+from deadpool.protocol.agent.copies.slot_growth import NodeMemory
 from deadpool.protocol.agent.leadership.coordinator_liveness import Reachability, TermGuard
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
@@ -43,6 +44,7 @@ from deadpool.protocol.inputs import (
     FromCoordinator,
     FromTrainer,
     LeaveAsked,
+    MemorySeen,
     PeersProbed,
     Stalled,
     StopAsked,
@@ -110,7 +112,7 @@ class Agent:
         )
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)
-        self._data_news = DataNews(state, unwinding=unwinding, seating=seating)
+        self._data_news = DataNews(state, unwinding=unwinding, seating=seating, heartbeats=heartbeats)
 
     # --- the contract of a core --------------------------------------------------------------------------------------
 
@@ -196,6 +198,8 @@ class Agent:
                 self._trainer_news.on_exit(name, code, reason)
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
+            case MemorySeen(total_bytes=total, available_bytes=available):
+                self.copies.growth.on_memory(NodeMemory(total_bytes=total, available_bytes=available))
             case FeatureInput():
                 for part in self.features:
                     if (plan := part.on_input(input, now)) is not None:

@@ -131,9 +131,11 @@ class Coordinator:
             requests=requests,
             schemes=schemes,
             fallback=fallback,
+            faults=faults,
             ending=ending,
         )
         self.features = CoordinatorParts(registry.coordinator_parts(core))
+        job.commits.is_withheld, planning.on_frozen = self.features.withholds, self.features.on_frozen
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
         self._frequent: dict[type, Callable[[Member, Any, float], None]] = {

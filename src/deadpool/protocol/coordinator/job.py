@@ -20,10 +20,11 @@ from deadpool.protocol.coordinator.recovery.global_plan import (
     NoPlan,
     Vacancies,
 )
+from deadpool.protocol.coordinator.recovery.inventory_index import is_void
 from deadpool.protocol.coordinator.recovery.placement import Placement
 from deadpool.protocol.coordinator.recovery.seats import choose_seats
 from deadpool.protocol.coordinator.recovery.unread_copies import UnreadCopies
-from deadpool.protocol.identity import NO_GENERATION, Generation
+from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.messages import Inventory, OrderMessage
 from deadpool.protocol.quorum import Changes, Electorate, Quorum, Voter
 from deadpool.protocol.schemes import Scheme
@@ -75,6 +76,7 @@ class JobState:
         self.scheme = self.asked_scheme  # counts from the next plan on
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
+        self.void: tuple[Version, ...] = ()  # see `make_void_above`
         self.vacancies, self.redundancy = vacancies, redundancy
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
@@ -139,6 +141,17 @@ class JobState:
     @property
     def can_drain(self) -> bool:
         return self.phase is Phase.RUNNING and not self.released
+
+    def make_void_above(self, version: Version) -> None:
+        """No plan uses anything that was computed after this version up to now, whoever has it: neither copies nor the
+        memory of trainers."""
+        begins_anew = self.generation if self.is_stopping else self.generation.next(self.term)
+        bound = Version(begins_anew, version.number)
+        if bound not in self.void:
+            self.void = (*self.void, bound)
+
+    def is_void(self, version: Version) -> bool:
+        return is_void(version, self.void)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -250,6 +263,7 @@ class JobState:
             nodes=tuple([m.view(recalled=bool(recalled) and m.voter in recalled) for m in members]),
             before=self.plan,
             unread=self.unread.given_up,
+            void=self.void,
             vacancies=self.vacancies,
             redundancy=self.redundancy,
             scheme=self.scheme,

@@ -21,9 +21,10 @@ from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
 from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
+from deadpool.protocol.coordinator.recovery.faults import Faults
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.effects import earliest
-from deadpool.protocol.identity import FeatureMessage
+from deadpool.protocol.identity import FeatureMessage, Version
 from deadpool.protocol.inputs import FeatureInput
 from deadpool.protocol.messages import CopyLost
 
@@ -40,6 +41,7 @@ class CoordinatorCore:
     requests: DrainRequests
     schemes: SchemeChanges
     fallback: Fallback
+    faults: Faults
     ending: Ending
 
 
@@ -76,6 +78,16 @@ class CoordinatorPart:
 
     def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
+
+    # --- which versions count -----------------------------------------------------------------------------------------
+
+    def withholds(self, version: Version) -> bool:
+        """All copies of the version are there. Returns whether it is not to be committed all the same; nothing is
+        committed then until the next fence, and the part says in `advance` what follows."""
+        return False
+
+    def on_frozen(self) -> None:
+        """All nodes are frozen, and a plan is about to be made from what they have."""
 
     # --- how snapshots are protected ----------------------------------------------------------------------------------
 
@@ -114,6 +126,13 @@ class CoordinatorParts:
     def find(self, kind: type[Part]) -> Part | None:
         """For checkers, which know which feature they check."""
         return next((part for part in self._parts if isinstance(part, kind)), None)
+
+    def withholds(self, version: Version) -> bool:
+        return any(part.withholds(version) for part in self._parts)
+
+    def on_frozen(self) -> None:
+        for part in self._parts:
+            part.on_frozen()
 
     def follow(self, before: CoordinatorParts) -> None:
         for part in self._parts:

@@ -8,6 +8,7 @@ when it changes.
 
 from __future__ import annotations
 
+from deadpool.protocol.causes import Widening
 from deadpool.protocol.identity import FeatureMessage, Generation, Message, Value
 
 
@@ -65,12 +66,27 @@ class CaptureCostReport(Value, frozen=True, kw_only=True):
     stall_s: float | None  # the mean wait for a capture; of one that was given up, what it would have been
     commit_s: float | None  # from the end of a step to the news that its version is committed, as a median
     overhead: Overhead | None = None
+    send_s: float | None = None  # that a version was on its way to one holder, as a median; None: nothing is sent
     stall_error_s: float = 0.0  # how far the mean wait may be from the true one, to either side
 
     @property
     def stall_at_least_s(self) -> float:
         """What is certain of the waits: one long wait among short ones is chance."""
         return max(0.0, (self.stall_s or 0.0) - self.stall_error_s)
+
+    @property
+    def is_sent_too_slowly(self) -> bool:
+        """Versions come faster than they can be sent, so that ever more of them would wait."""
+        return self.send_s is not None and self.send_s > self.every * self.step_s
+
+
+class SlotReport(Value, frozen=True, kw_only=True):
+    """How many slots the ranks of a node have for their snapshots."""
+
+    least: int  # that any of its ranks has
+    at_most: int  # that each of them could have
+    limit: Widening  # why they could not have more
+    arena_bytes: int = 0  # that all copies of the node may take; 0: there is no such limit
 
 
 class WorkTime(Value, frozen=True, kw_only=True):
@@ -89,6 +105,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     steps: tuple[tuple[int, int], ...]  # of ranks in their loop; 0: this process has completed none yet
     paused: tuple[tuple[int, str], ...] = ()  # (rank, why no step is to be expected of it for now)
     costs: tuple[CaptureCostReport, ...] = ()
+    slots: SlotReport | None = None  # None: as told before
     work_times: tuple[WorkTime, ...] = ()
     waiting: tuple[int, ...] = ()  # ranks that have waited for other ranks for a while, by their own word
     idle: tuple[int, ...] = ()  # ranks that have done nothing for a while, and have not said what they wait for

@@ -15,23 +15,29 @@ import sys
 from typing import Any
 
 import torch
-from torch.utils.data import IterDataPipe, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterDataPipe, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from deadpool.errors import ConfigError
+from deadpool.snapshot.data.position import DataPosition
 from deadpool.snapshot.state.loader_iterators import LoaderIterators, replaced
 
 _UNSTORED_ORDER = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def with_position(name: str, value: object) -> object:
-    """Returns the value itself, or a LoaderPosition if its own state_dict() is not enough. Raises a ConfigError if the
-    loader can never be restored exactly."""
+    """Returns the value itself, or the position of a loader, whose own state_dict() is not enough, if it has one at
+    all. Raises a ConfigError if the loader can never be restored exactly."""
     module: Any = sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")
-    if module is None:
-        return value
-    if isinstance(value, module._StatefulBaseDataLoaderIter):
+    if isinstance(value, DataLoader) and (module is None or not isinstance(value, module.StatefulDataLoader)):
+        if value._iterator is not None:
+            raise ConfigError(f"{name}: iter() was called before protect(): the position of that iterator is not known")
+        return DataPosition(name, value)
+    if module is not None and isinstance(value, module._StatefulBaseDataLoaderIter):
         raise ConfigError(f"{name}: got the iterator of a StatefulDataLoader, pass the loader itself")
-    if not isinstance(value, module.StatefulDataLoader):
+    if isinstance(value, _BaseDataLoaderIter):
+        raise ConfigError(f"{name}: got the iterator of a DataLoader, pass the loader itself")
+    if module is None or not isinstance(value, module.StatefulDataLoader):
         return value
     _require_exact(name, value)
     return LoaderPosition(name, value)

@@ -32,6 +32,7 @@ from deadpool.protocol.messages import Part
 from deadpool.protocol.messages.rehearsals import PartKind
 from deadpool.snapshot.arena.checksums import checksum, combine_pieces
 from deadpool.snapshot.copying.bulk import find_live
+from deadpool.snapshot.data.position import DataPosition
 from deadpool.snapshot.record.record import code_of, encode
 from deadpool.snapshot.record.tensors import integer_view, local_part, to_bytes
 from deadpool.snapshot.state.host_state import HostParts
@@ -152,8 +153,10 @@ def _parts_of_object(name: str, value: object, data: bytes) -> Iterator[Part]:
     """An object of torch's, such as a scheduler, measures no time. Of a loader also stored is which iterators its own
     process has made: another one has made others."""
     room = type(value).__module__
-    kind: PartKind = "position" if isinstance(value, LoaderPosition) else "object"
-    data = pick(data, _POSITION) if isinstance(value, LoaderPosition) else data
+    kind: PartKind = "object"
+    for position, names in ((LoaderPosition, _POSITION), (DataPosition, _PLACE)):
+        if isinstance(value, position):
+            kind, data = "position", pick(data, names)
     if room.startswith(_UNDECIDED):
         yield Part(kind=kind, name=name, digest=checksum(data), decides=False)
     elif room.partition(".")[0] == "torch":
@@ -165,6 +168,7 @@ def _parts_of_object(name: str, value: object, data: bytes) -> Iterator[Part]:
 
 
 _POSITION = ("iterator", "sources", "next", "generators", "epochs")
+_PLACE = ("at", "start", "ahead", "workers", "data", "order", "source")
 _UNDECIDED = ("deadpool.integrations.", "deadpool.trainer.")
 
 

@@ -73,7 +73,7 @@ _REMEDIES = {
     Rule.STATE_IN_VARIABLES: "Keep it in an object with state_dict() and load_state_dict(), pass that to protect(), or "
     "derive it from step.number.",
     Rule.BATCH_BEFORE_STEP: "Draw the batch inside `with step:`, or write zip(job.steps(n), loader), steps first.",
-    Rule.UNPROTECTED_LOADER: "Use torchdata's StatefulDataLoader, pass it to protect() and draw inside `with step:`.",
+    Rule.UNPROTECTED_LOADER: "Pass the loader to protect(), call iter() after that, and draw inside `with step:`.",
     Rule.KEPT_GRADIENTS: "Accumulate inside of one step: a step of the job is one step of the optimizer.",
     Rule.PENDING_HANDLES: "Wait for the handle inside of the step that began it.",
     Rule.UNCOUNTED_WRITES: "Write to the tensor itself, in torch.no_grad(): torch does not count other writes.",

@@ -26,11 +26,13 @@ from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from deadpool.snapshot.data.position import DataPosition
 from deadpool.snapshot.record.record import encode
 from deadpool.snapshot.state.cures import is_off
 from deadpool.snapshot.state.loaders import LoaderPosition
 from deadpool.trainer.guards.guard import Findings, Rule, is_due
 
+_POSITIONS = (LoaderPosition, DataPosition)
 _IN_A_ROW = 2
 _FIRST_STEPS = 4
 """The position of an object that is no loader is its state_dict(), which is compared in so many steps only."""
@@ -39,7 +41,7 @@ _FIRST_STEPS = 4
 class DrawnBatches:
     def __init__(self, findings: Findings, stateful: Mapping[str, Any]) -> None:
         self._findings = findings
-        self._loaders = {name: each for name, each in stateful.items() if isinstance(each, LoaderPosition)}
+        self._loaders = {name: each for name, each in stateful.items() if isinstance(each, _POSITIONS)}
         self._streams = {name: each for name, each in stateful.items() if _is_stream(each)}
         self._seen = 0
         self._left: dict[str, Hashable] = {}
@@ -81,7 +83,7 @@ class DrawnBatches:
 def _is_stream(value: Any) -> bool:
     """Objects of the script that give one batch after the other, and loaders of torchdata's nodes."""
     kind = type(value)
-    if isinstance(value, LoaderPosition):
+    if isinstance(value, _POSITIONS):
         return False
     return isinstance(getattr(kind, "__next__", None), Callable) or (  # type: ignore[arg-type]
         kind.__module__.startswith("torchdata.") and hasattr(kind, "__iter__")
@@ -150,7 +152,10 @@ class UnknownLoaders:
     def _is_protected(self, iterator: Any) -> bool:
         """An object of the script may keep the position of a loader that it owns."""
         of_loader = (iterator, iterator.__dict__.get("_index_sampler"))
-        return any(_leads_to(each, of_loader) for each in self._stateful.values())
+        return any(
+            each.owns(iterator) if isinstance(each, DataPosition) else _leads_to(each, of_loader)
+            for each in self._stateful.values()
+        )
 
 
 def _is_watched(number: int) -> bool:

@@ -162,6 +162,9 @@ class History:
         self.node(record["node"]).draining = False
         self.drain = None
 
+    def _on_quarantine_lifted(self, record: Record) -> None:
+        self.node(record["node"]).quarantined = None
+
     def _on_quarantined(self, record: Record) -> None:
         self.node(record["node"]).quarantined = str(record.get("reason"))
 

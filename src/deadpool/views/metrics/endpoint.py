@@ -51,6 +51,8 @@ def job_values(fold: JobFold, events_waiting: int, standbys: int | None = None) 
         "deadpool_transfer_bytes_per_second": progress.get("transfer_bytes_per_s"),
         "deadpool_slowest_transfer_bytes_per_second": progress.get("slowest_bytes_per_s"),
         "deadpool_evictions_total": fold.events["eviction"],
+        "deadpool_corruptions_total": fold.events["corruption_found"],
+        "deadpool_corruption_unsolved": int(fold.events["corruption_unsolved"] > 0),
         "deadpool_protection_changes_total": fold.events["protection"],
         "deadpool_takeovers_total": fold.events["took_over"],
         "deadpool_newest_event_timestamp_seconds": fold.newest,

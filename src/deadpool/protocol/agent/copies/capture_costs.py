@@ -137,6 +137,7 @@ class RankCosts:
     )  # per capture; of one given up, what it would have been
     copy_s: deque[float] = field(default_factory=_recent)
     commit_s: deque[float] = field(default_factory=_recent)
+    send_s: dict[str, deque[float]] = field(default_factory=dict)  # by holder
     trained_s: float = 0.0  # in all, since the present schedule began
     stalled_s: float = 0.0
     pending: dict[int, float] = field(default_factory=dict)  # scheduled version -> when its last step ended
@@ -148,6 +149,7 @@ class RankCosts:
     def begin(self) -> None:
         for measured in (self.stall_s, self.copy_s, self.commit_s):
             measured.clear()
+        self.send_s.clear()
         self.pending.clear()
         self.trained_s = self.stalled_s = 0.0
 
@@ -200,6 +202,10 @@ class CaptureCosts:
         if news.stall_s is not None and self._schedule.captures(news.number):
             self.ranks.setdefault(rank, RankCosts()).stall_s.append(news.stall_s)
 
+    def on_sent(self, rank: int, holder: str, seconds: float) -> None:
+        if rank in self.ranks and seconds > 0:
+            self.ranks[rank].send_s.setdefault(holder, _recent()).append(seconds)
+
     def on_committed(self, number: int, now: float) -> None:
         for costs in self.ranks.values():
             if number in costs.pending:
@@ -215,6 +221,7 @@ class CaptureCosts:
                 stall_s=statistics.fmean(costs.stall_s) if len(costs.stall_s) >= ENOUGH else None,
                 commit_s=_typical(costs.commit_s),
                 overhead=self._meter(rank).overhead(),
+                send_s=max((s for each in costs.send_s.values() if (s := _typical(each)) is not None), default=None),
                 stall_error_s=_error(costs.stall_s),
             )
             for rank, costs in self.ranks.items()

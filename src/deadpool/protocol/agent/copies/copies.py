@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from deadpool.protocol.agent.copies.arrivals import Arrivals
 from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.copies.pushes import Pushes, PushQueue
+from deadpool.protocol.agent.copies.slot_growth import SlotGrowth
 from deadpool.protocol.agent.copies.slots import RankSlots, Slot, Slots, SlotState
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Miss
@@ -42,12 +43,14 @@ class Copies:
         self._slots = Slots(out)
         self._pushes = Pushes(current, self._slots, out, is_hashing_older=self._is_hashing_older)
         self.arrivals = Arrivals(current, self._slots, out, seal=self._seal)
+        self.growth = SlotGrowth(current, self._slots)
         self._joint = joint(current, self._slots, out)
         self._layout: Layout | None = None
         self._hashing: dict[SlotRef, Captured] = {}
 
     def configure(self, settings: Settings) -> None:
-        self._slots.slots_per_segment, self._layout = settings.slots, settings.layout
+        self.growth.configure(settings.slots)
+        self._layout = settings.layout
 
     # --- what is there -----------------------------------------------------------------------------------------------
 
@@ -64,10 +67,6 @@ class Copies:
         """Whole copies of other nodes' ranks, and joint copies of them."""
         yield from self._slots.held.values()
         yield from self._slots.joint.values()
-
-    @property
-    def slots_per_segment(self) -> int:
-        return self._slots.slots_per_segment
 
     @property
     def permit(self) -> Permit | None:
@@ -149,12 +148,14 @@ class Copies:
         self._serve_waiting()
         self._slots.release_outgrown()
         self._slots.release_former_holdings()
+        self._slots.release_given_back()
         self.retry()
 
     def retry(self) -> None:
         """Tries allocations and pushes that failed again, at every heartbeat and permit."""
         if not self._current.is_fenced:
             self._slots.retry_allocations()
+            self.growth.advance()
         self._pushes.retry()
 
     def _serve_waiting(self) -> None:
@@ -224,6 +225,7 @@ class Copies:
     def on_allocated(self, segment: int) -> None:
         self._slots.on_allocated(segment)
         self._serve_waiting()
+        self.growth.advance()
 
     def on_allocation_failed(self, segment: int, reason: str) -> None:
         rank_slots = self._slots.on_allocation_failed(segment)
@@ -245,6 +247,12 @@ class Copies:
         while (slot := rank_slots.take(geometry, SlotState.GRANTED)) is not None:
             yield slot.ref
 
+    def on_no_slot(self, rank: int) -> None:
+        """Notes that the trainer of this rank has missed a version because no slot was free."""
+        if rank in self.own:
+            self.own[rank].lacked = True
+            self.growth.advance()
+
     def on_captured(self, rank: int, capture: Captured) -> None:
         slot = self.own[rank].by_ref.get(capture.slot) if rank in self.own else None
         if slot is None or slot.state is not SlotState.GRANTED:
@@ -254,6 +262,7 @@ class Copies:
             self._out.append(ToCoordinator(message=missed))
             return
         slot.state = SlotState.HASHING
+        self.own[rank].note_use()
         self._hashing[slot.ref] = capture
         self._out.append(HashSlot(slot=slot.ref, geometry=slot.geometry, record_bytes=capture.record_bytes))
 

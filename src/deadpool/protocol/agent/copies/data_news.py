@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
@@ -28,9 +29,9 @@ from deadpool.protocol.messages import CopyLost, Salvaged
 
 
 class DataNews:
-    def __init__(self, state: AgentState, *, unwinding: Unwinding, seating: Seating) -> None:
+    def __init__(self, state: AgentState, *, unwinding: Unwinding, seating: Seating, heartbeats: Heartbeats) -> None:
         self._state, self._copies = state, state.copies
-        self._unwinding, self._seating = unwinding, seating
+        self._unwinding, self._seating, self._heartbeats = unwinding, seating, heartbeats
 
     def on_input(self, input: DataInput) -> None:
         """Any of these may have freed a slot or begun a fetch, so trainers are told of both."""
@@ -49,8 +50,9 @@ class DataNews:
             case Hashed(slot=slot, digest=digest):
                 copies.on_hashed(slot, digest)
                 self._unwinding.acknowledge_if_frozen()
-            case Pushed(rank=rank, node=node, version=version):
+            case Pushed(rank=rank, node=node, version=version, seconds=seconds):
                 copies.on_push_ended(rank, node, version, None)
+                self._heartbeats.on_sent(rank, node, seconds)
             case PushFailed(rank=rank, node=node, version=version, reason=reason):
                 copies.on_push_ended(rank, node, version, input)
                 state.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)

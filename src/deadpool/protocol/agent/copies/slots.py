@@ -46,6 +46,11 @@ class RankSlots:
 
     rank: int
     by_ref: dict[SlotRef, Slot] = field(default_factory=dict)
+    given_back: set[int] = field(default_factory=set)  # segments that are released as soon as they are free
+    wanted: int = 0  # how many slots; `slot_growth.py` decides it, by what follows
+    lacked: bool = False  # something found no free slot
+    uses: int = 0  # since `wanted` was last decided
+    least_unused: int | None = None  # at any of these uses
 
     def add(self, segment: int, geometry: Geometry, count: int) -> None:
         for index in range(count):
@@ -54,14 +59,55 @@ class RankSlots:
 
     def take(self, geometry: Geometry, state: SlotState) -> Slot | None:
         for slot in self.by_ref.values():
-            if slot.state is SlotState.FREE and slot.geometry == geometry:
+            if slot.state is SlotState.FREE and slot.geometry == geometry and slot.ref.segment not in self.given_back:
                 slot.state = state
+                if state is SlotState.ARRIVING:
+                    self.note_use()
                 return slot
+        self.lacked |= state is SlotState.ARRIVING  # a trainer is granted all that there are, and says what it lacks
         return None
 
+    def note_use(self) -> None:
+        unused = sum(slot.state in (SlotState.FREE, SlotState.GRANTED) for slot in self.by_ref.values())
+        self.least_unused = unused if self.least_unused is None else min(self.least_unused, unused)
+        self.uses += 1
+
     def has_geometry(self, geometry: Geometry) -> bool:
-        """Whether any slot, free or not, has this geometry: else a segment has to be allocated."""
-        return any(slot.geometry == geometry for slot in self.by_ref.values())
+        """Whether any slot, free or not, has this geometry and stays: else a segment has to be allocated."""
+        return self.count(geometry) > 0
+
+    def count(self, geometry: Geometry) -> int:
+        """How many slots of this geometry there are, without those that are given back."""
+        return sum(
+            slot.geometry == geometry and ref.segment not in self.given_back for ref, slot in self.by_ref.items()
+        )
+
+    def slots_in(self, segment: int) -> int:
+        return sum(ref.segment == segment for ref in self.by_ref)
+
+    def single_segments(self, geometry: Geometry) -> list[int]:
+        """The segments that were added for one further slot, the oldest first."""
+        segments = sorted({ref.segment for ref, slot in self.by_ref.items() if slot.geometry == geometry})
+        return [each for each in segments if each not in self.given_back and self.slots_in(each) == 1]
+
+    def keep_again(self, geometry: Geometry) -> bool:
+        """Keeps a slot that was given back and is still there. False: there is none of this geometry."""
+        kept = (ref.segment for ref, slot in self.by_ref.items() if slot.geometry == geometry)
+        segment = next((each for each in kept if each in self.given_back), None)
+        if segment is not None:
+            self.given_back.discard(segment)
+        return segment is not None
+
+    def remove_given_back(self) -> Iterator[int]:
+        """Removes the segments that were given back and are free by now, and yields their numbers."""
+        for segment in sorted(self.given_back):
+            refs = [ref for ref in self.by_ref if ref.segment == segment]
+            if all(self.by_ref[ref].state is SlotState.FREE for ref in refs):
+                self.given_back.discard(segment)
+                for ref in refs:
+                    del self.by_ref[ref]
+                if refs:  # else it was outgrown before
+                    yield segment
 
     def sealed(self) -> Iterator[Slot]:
         return (slot for slot in self.by_ref.values() if slot.state is SlotState.SEALED and not slot.free_when_read)
@@ -137,7 +183,7 @@ class RankSlots:
 class Slots:
     def __init__(self, out: list[AgentEffect]) -> None:
         self._out = out
-        self.slots_per_segment = 0
+        self.slots_per_segment = 0  # of the first one of a geometry
         self.permit: Permit | None = None
         self.own: dict[int, RankSlots] = {}
         self.held: dict[int, RankSlots] = {}
@@ -151,7 +197,7 @@ class Slots:
         self._holds: frozenset[int] = frozenset()  # ranks whose copies the placement sends here
         self._segments = 0
         self._by_segment: dict[int, RankSlots] = {}
-        self._allocating: dict[int, tuple[RankSlots, Geometry]] = {}
+        self._allocating: dict[int, tuple[RankSlots, Geometry, int]] = {}  # and the number of slots
 
     # --- what is there -----------------------------------------------------------------------------------------------
 
@@ -258,12 +304,44 @@ class Slots:
     # --- segments ----------------------------------------------------------------------------------------------------
 
     def ensure_segment(self, rank_slots: RankSlots, geometry: Geometry) -> None:
-        allocating = any(other is rank_slots and g == geometry for other, g in self._allocating.values())
-        if rank_slots.has_geometry(geometry) or allocating:
-            return
+        allocating = any(other is rank_slots and g == geometry for other, g, _ in self._allocating.values())
+        if not rank_slots.has_geometry(geometry) and not allocating:
+            self.allocate(rank_slots, geometry, self.slots_per_segment)
+
+    def allocate(self, rank_slots: RankSlots, geometry: Geometry, count: int) -> None:
         self._segments += 1
-        self._allocating[self._segments] = (rank_slots, geometry)
-        self._out.append(Allocate(segment=self._segments, geometry=geometry, count=self.slots_per_segment))
+        self._allocating[self._segments] = (rank_slots, geometry, count)
+        self._out.append(Allocate(segment=self._segments, geometry=geometry, count=count))
+
+    def is_allocating(self, rank_slots: RankSlots) -> bool:
+        return any(other is rank_slots for other, _, _ in self._allocating.values())
+
+    def own_in_use(self) -> Iterator[tuple[RankSlots, Geometry]]:
+        """Slots of the ranks whose home this node is, with the geometry of their state."""
+        for rank, rank_slots in self.own.items():
+            if rank in self._seated and (geometry := self.geometry.get(rank)) is not None:
+                yield rank_slots, geometry
+
+    def in_use(self) -> Iterator[tuple[RankSlots, Geometry]]:
+        """Yields the slots of ranks, and those of what the placement keeps here for others."""
+        yield from self.own_in_use()
+        for rank, rank_slots in self.held.items():
+            if rank in self._holds and (held := self.held_geometry.get(rank)) is not None:
+                yield rank_slots, held
+        for keeper, rank_slots in self.joint.items():
+            if keeper in self._keeps and (joint := self.joint_geometry.get(keeper)) is not None:
+                yield rank_slots, joint
+
+    @property
+    def bytes_in_all(self) -> int:
+        """What copies take, or are about to take, on this node."""
+        taken = sum(slot.geometry.slot_bytes for each in self.all() for slot in each.by_ref.values())
+        return taken + sum(count * geometry.slot_bytes for _, geometry, count in self._allocating.values())
+
+    def release_given_back(self) -> None:
+        for rank_slots in self.all():
+            for segment in list(rank_slots.remove_given_back()):
+                self._release(segment)
 
     def retry_allocations(self) -> None:
         for rank, rank_slots in self.own.items():
@@ -271,8 +349,8 @@ class Slots:
                 self.ensure_segment(rank_slots, geometry)
 
     def on_allocated(self, segment: int) -> None:
-        rank_slots, geometry = self._allocating.pop(segment)
-        rank_slots.add(segment, geometry, self.slots_per_segment)
+        rank_slots, geometry, count = self._allocating.pop(segment)
+        rank_slots.add(segment, geometry, count)
         self._by_segment[segment] = rank_slots
 
     def on_allocation_failed(self, segment: int) -> RankSlots:

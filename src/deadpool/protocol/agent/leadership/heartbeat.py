@@ -31,6 +31,7 @@ from deadpool.protocol.messages import (
     Heartbeat,
     Missed,
     Settings,
+    SlotReport,
     Stepped,
     WorkTime,
 )
@@ -134,7 +135,8 @@ def _figures(costs: CaptureCostReport) -> tuple[float | None, ...]:
     """What is measured is reported again when it has changed by as much as it is uncertain."""
     share, error = (costs.overhead.share, costs.overhead.error) if costs.overhead is not None else (None, None)
     in_errors = None if share is None or error is None else float(round(share / max(error, 1e-9)))
-    return (costs.every, costs.step_s, costs.stall_s, costs.stall_error_s, costs.commit_s, in_errors, error)
+    waits = (costs.stall_s, costs.stall_error_s)
+    return (costs.every, costs.step_s, *waits, costs.commit_s, costs.send_s, in_errors, error)
 
 
 class Heartbeats:
@@ -143,6 +145,7 @@ class Heartbeats:
         self.capture_costs = CaptureCosts()
         self._work_times = WorkTimes()
         self._sent_costs = DeltaReport[CaptureCostReport](_figures)
+        self._sent_slots: SlotReport | None = None
         self._sent_work = DeltaReport[WorkTime](lambda work: (work.step_s, work.own_s))
         self.due: float | None = None  # the next heartbeat
 
@@ -164,6 +167,7 @@ class Heartbeats:
     def _reset_reports(self) -> None:
         self._sent_costs.reset()
         self._sent_work.reset()
+        self._sent_slots = None
 
     def on_plan(self, schedule: Schedule) -> None:
         self.capture_costs.begin(schedule)
@@ -180,6 +184,9 @@ class Heartbeats:
 
     def on_missed(self, rank: int, message: Missed) -> None:
         self.capture_costs.on_missed(rank, message)
+
+    def on_sent(self, rank: int, holder: str, seconds: float) -> None:
+        self.capture_costs.on_sent(rank, holder, seconds)
 
     def on_committed(self, number: int, now: float) -> None:
         self.capture_costs.on_committed(number, now)
@@ -203,15 +210,22 @@ class Heartbeats:
 
     def _send(self, now: float) -> None:
         state = self._state
+        costs = self.capture_costs.of_ranks()
+        state.copies.growth.on_costs(costs)
         in_loop = [(rank, t) for t in state.trainers.seated() if t.has_state for rank in t.ranks]
         state.tell_coordinator(
             Heartbeat(
                 generation=state.current.generation,
                 steps=tuple((rank, trainer.step) for rank, trainer in in_loop),
                 paused=tuple((rank, trainer.paused) for rank, trainer in in_loop if trainer.paused is not None),
-                costs=self._sent_costs.changed(self.capture_costs.of_ranks()),
+                costs=self._sent_costs.changed(costs),
+                slots=self._changed_slots(),
                 work_times=self._sent_work.changed(self._work_times.of_ranks()),
                 waiting=tuple(rank for rank, trainer in in_loop if trainer.waits_for == WAITS_FOR_PEERS),
                 idle=tuple(rank for rank, trainer in in_loop if self._is_idle(trainer, now)),
             )
         )
+
+    def _changed_slots(self) -> SlotReport | None:
+        before, self._sent_slots = self._sent_slots, self._state.copies.growth.report()
+        return self._sent_slots if self._sent_slots != before else None

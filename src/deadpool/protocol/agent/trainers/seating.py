@@ -238,9 +238,10 @@ class Seating:
         if segment in trainer.attached:
             return
         trainer.attached.add(segment)
-        own = (self._copies.own[rank] for rank in trainer.ranks)
+        own = [self._copies.own[rank] for rank in trainer.ranks]
         slot = next(s for each in own for ref, s in each.by_ref.items() if ref.segment == segment)
-        attach = Attach(segment=segment, geometry=slot.geometry, count=self._copies.slots_per_segment)
+        count = max(rank_slots.slots_in(segment) for rank_slots in own)
+        attach = Attach(segment=segment, geometry=slot.geometry, count=count)
         self._state.effects.append(ToTrainer(trainer=trainer.name, message=attach, segment=segment))
 
 

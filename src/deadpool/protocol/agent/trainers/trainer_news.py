@@ -15,7 +15,7 @@ from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainers import Trainer, TrainerState
 from deadpool.protocol.agent.trainers.unwinding import Unwinding
 from deadpool.protocol.agent.trainers.watches import EndWatch
-from deadpool.protocol.causes import EndCause, FaultKind
+from deadpool.protocol.causes import EndCause, FaultKind, Miss
 from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.messages import (
     Captured,
@@ -138,6 +138,8 @@ class TrainerNews:
             case Missed() if unfenced:
                 state.tell_coordinator(message)
                 self._heartbeats.on_missed(rank, message)
+                if message.cause is Miss.NO_SLOT:
+                    self._copies.on_no_slot(rank)
             case Recording():
                 self._recordings.on_own_recording(message)
                 state.tell_coordinator(message)

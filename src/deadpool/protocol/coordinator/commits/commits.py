@@ -6,7 +6,7 @@ watermark of a new permit. Where copies cannot be counted on at all, the reason 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.membership.members import Member
@@ -20,6 +20,14 @@ from deadpool.protocol.schemes import RankGroup
 
 TRIAL_COMMITS = 10
 """The number of versions that have to be committed before a claim of replication counts as having been true."""
+
+
+def wrong_claim(ranks: Iterable[int], version: Version) -> str:
+    names = ", ".join(map(str, ranks))
+    return (
+        f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "
+        "correct protect(replicated=...), or give None there for what is to be sent"
+    )
 
 
 class Commits:
@@ -38,6 +46,8 @@ class Commits:
         self._uncounted: list[tuple[str, tuple[int, ...], Inventory]] = []  # node, its ranks, what it froze before
         self._awaited: int | None = None  # a version that every rank captures, whatever the schedule says
         self._unmatched: tuple[int, ...] = ()  # ranks whose replicas differed, as last reported
+        self.is_withheld: Callable[[Version], bool] = lambda version: False  # as optional features say
+        self._withheld: Version | None = None  # in this generation: nothing more is committed in it
         self._former_holders: tuple[str, ...] = ()  # nodes that hold copies and no rank: a permit frees them there too
 
     @property
@@ -56,7 +66,7 @@ class Commits:
     # --- fence, plan, go ----------------------------------------------------------------------------------------------
 
     def on_fence(self) -> None:
-        self._running, self._awaited = False, None
+        self._running, self._awaited, self._withheld = False, None, None
         self._uncounted.clear()
 
     def adopt(self, plan: GlobalPlan, members: Iterable[Member]) -> None:
@@ -127,11 +137,10 @@ class Commits:
         versions be passed over."""
         self._running = True
         self._out.send_each(tuple(dict.fromkeys(self.ledger.nodes)), self.permit)
-        for version in sorted(self.ledger.places, key=lambda version: version.number):
-            if untenable := self._advance(version):
-                return untenable
-        self._renew_permit()
-        return None
+        untenable = self._advance_all()
+        if untenable is None:
+            self._renew_permit()
+        return untenable
 
     def end(self) -> None:
         """Rule 33 (a fence takes the release back): a node is lost and no plan follows, so that copies which are gone
@@ -175,15 +184,28 @@ class Commits:
 
     def _advance(self, version: Version) -> str | None:
         """Rule 6, commit. Never a version that the permit has passed: some rank may have overwritten it."""
-        if self._over:
+        if self._over or self._withheld is not None:
             return None
         if version.number >= self.permit.keep_from and self.ledger.complete(version):
-            if unmatched := self.ledger.unmatched(version):
+            if self.is_withheld(version):
+                self._withheld = version
+            elif unmatched := self.ledger.unmatched(version):
                 if untenable := self._on_unmatched_replicas(version, unmatched):
                     return untenable
             else:
                 self._commit(version)
         self._note_protection()
+        return None
+
+    def stop_withholding(self) -> str | None:
+        """Decides on the version that was withheld, and on newer ones, as if no feature had anything to say."""
+        self._withheld = None
+        return self._advance_all()
+
+    def _advance_all(self) -> str | None:
+        for version in sorted(self.ledger.places, key=lambda version: version.number):
+            if untenable := self._advance(version):
+                return untenable
         return None
 
     def _commit(self, version: Version) -> None:
@@ -202,15 +224,15 @@ class Commits:
             self._unmatched = ranks
             step, named = version.number, list(ranks)
             self._out.emit("replicas_at_one_node" if at_one_home else "replicas_differ", step=step, ranks=named)
-        if self.count < TRIAL_COMMITS and not at_one_home:
-            names = ", ".join(map(str, ranks))
-            return (
-                f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "
-                "correct protect(replicated=...), or give None there for what is to be sent"
-            )
+        if self.is_young and not at_one_home:
+            return wrong_claim(ranks, version)
         self.ledger.missed.add(version.number)
         self._renew_permit()
         return None
+
+    @property
+    def is_young(self) -> bool:
+        return self.count < TRIAL_COMMITS
 
     def _note_protection(self) -> None:
         watermark = self.permit.watermark

@@ -20,11 +20,11 @@ from typing import Any
 from deadpool.protocol.causes import Miss, Widening
 from deadpool.protocol.coordinator.commits import interval_needs
 from deadpool.protocol.coordinator.commits.commits import Commits
-from deadpool.protocol.coordinator.commits.interval_needs import REMEDIES, Need
+from deadpool.protocol.coordinator.commits.interval_needs import REMEDIES, Need, SlotRoom
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.identity import Schedule
-from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead
+from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead, SlotReport
 from deadpool.protocol.permits import MAX_EVERY
 
 MARGIN = 1.5
@@ -41,6 +41,8 @@ ROOM_COMMITS_MEASURED_MAX = 8192
 MISSES = 3
 """The number of versions missed in a row, for want of a slot or of time, that widens the interval. Where ranks miss
 different versions nothing is committed, so no commit time is measured that could widen it."""
+UNKNOWN_SLOTS = 3
+"""The number of slots before nodes have told how many they have."""
 LEAD_STEPS = 3
 """Rule 4, every rank captures the same versions: a schedule begins more than two steps after the newest one that was
 reported."""
@@ -61,6 +63,7 @@ class IntervalChooser:
         self.user_every = commits.timetable.newest.every
         self._least = self.user_every  # that is worth its cost while so few failures are to be expected
         self.costs: dict[int, CaptureCostReport] = {}
+        self.slots: dict[str, SlotReport] = {}  # by node
         self._missed: set[int] = set()
         self._count_at_miss = 0  # of commits, when a version was last missed
         self._room_since = 0  # the count of commits since which there was room
@@ -87,13 +90,26 @@ class IntervalChooser:
     def on_costs(self, costs: Iterable[CaptureCostReport]) -> None:
         self.costs.update({each.rank: each for each in costs if each.every == self.every})
 
+    def on_slots(self, node: str, report: SlotReport) -> None:
+        self.slots[node] = report
+
+    @property
+    def slot_room(self) -> SlotRoom:
+        return interval_needs.slot_room(self.slots, self._slots or UNKNOWN_SLOTS)
+
+    def _may_grow(self, rank: int) -> bool:
+        """Whether the node of this rank gets further slots for it: it has missed a version for want of one."""
+        nodes, layout = self._commits.ledger.nodes, self._commits.layout
+        report = self.slots.get(nodes[layout.position_of(rank)]) if nodes else None
+        return report is not None and report.least < report.at_most
+
     def on_missed(self, missed: Missed) -> None:
         if not self._commits.timetable.newest.captures(missed.number):
             return  # it belongs to the interval before
         if self._commits.count != self._count_at_miss:
             self._count_at_miss = self._commits.count
             self._missed.clear()
-        if missed.stall_s is not None or missed.cause is Miss.NO_SLOT:
+        if missed.stall_s is not None or (missed.cause is Miss.NO_SLOT and not self._may_grow(missed.rank)):
             self._missed.add(missed.number)
 
     def choose(self) -> IntervalChange | None:
@@ -117,7 +133,7 @@ class IntervalChooser:
         """What is certain to be needed: by the budget, or by the slots."""
         costs = tuple(self.costs.values())
         by_cost = interval_needs.by_cost(costs, every=self.every, budget=self._budget)
-        by_slots = interval_needs.by_slots(costs, every=self.every, slots=self._slots)
+        by_slots = interval_needs.by_slots(costs, every=self.every, room=self.slot_room)
         return by_cost if by_cost.steps > by_slots.steps else by_slots
 
     def _widen(self, need: Need) -> IntervalChange | None:
@@ -150,7 +166,7 @@ class IntervalChooser:
         """The interval that the means ask for."""
         costs = tuple(self.costs.values())
         by_cost = interval_needs.by_mean_cost(costs, every=self.every, budget=self._budget)
-        return max(by_cost, interval_needs.by_slots(costs, every=self.every, slots=self._slots).steps)
+        return max(by_cost, interval_needs.by_slots(costs, every=self.every, room=self.slot_room).steps)
 
     def _all_known(self) -> bool:
         known = [c for c in self.costs.values() if c.stall_s is not None and c.commit_s is not None]

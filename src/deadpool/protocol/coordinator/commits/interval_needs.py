@@ -5,6 +5,9 @@ With T the step time, S the slots and B the budget, the interval k has to satisf
     cost per capture       <= B * k * T           captures cost no more than the budget
     step's end to permit   <= (S - 1) * k * T     a slot is free again when it is needed
 
+S is what the node with the least memory can have: slots grow there as they are needed
+(`agent/copies/slot_growth.py`), and an interval is wider only where they cannot.
+
 Two things are measured of the cost. How long the optimizer waits for copies is known after some captures, with how
 uncertain the mean is. What protection costs in all, with the memory and the processors that it takes from the script,
 is known after hundreds of steps, by comparing steps with and without a copy (`agent/copies/capture_costs.py`); this
@@ -14,12 +17,12 @@ interval: the lower ends of both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from deadpool.protocol.causes import Widening
 from deadpool.protocol.identity import LEFT_OUT
-from deadpool.protocol.messages import CaptureCostReport, Overhead
+from deadpool.protocol.messages import CaptureCostReport, Overhead, SlotReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +81,46 @@ def by_mean_cost(costs: Iterable[CaptureCostReport], *, every: int, budget: floa
     return share * every / budget
 
 
-def by_slots(costs: Iterable[CaptureCostReport], *, every: int, slots: int) -> Need:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRoom:
+    """How many slots every rank can have, and what keeps it from having more."""
+
+    at_most: int
+    limit: Widening = Widening.SLOTS
+    node: str = ""  # where the limit is; empty: it is the same everywhere
+
+
+def slot_room(reports: Mapping[str, SlotReport], otherwise: int) -> SlotRoom:
+    """A version needs a slot of every rank, so the node with the fewest decides."""
+    node, least = min(reports.items(), key=lambda each: (each[1].at_most, each[0]), default=("", None))
+    if least is None:
+        return SlotRoom(at_most=otherwise)
+    return SlotRoom(at_most=max(2, least.at_most), limit=least.limit, node=node)
+
+
+def by_slots(costs: Iterable[CaptureCostReport], *, every: int, room: SlotRoom) -> Need:
+    """A version that takes longer to be sent than the steps up to the next one lets ever more of them wait: then no
+    number of slots would do, and the time to the commit says only how many are waiting."""
+    costs = tuple(costs)
+    slowest = max((each for each in costs if each.send_s is not None), key=_send_share, default=None)
+    if slowest is not None and slowest.send_s is not None and _send_share(slowest) > every:
+        told = f"rank {slowest.rank}: a version takes {slowest.send_s:.2f} s to be sent, and one is captured every "
+        told += f"{every * slowest.step_s:.2f} s"
+        return Need(steps=_send_share(slowest), cause=Widening.BANDWIDTH, reason=told)
     late = max((each for each in costs if each.commit_s is not None), key=_commit_share, default=None)
     if late is None or late.commit_s is None:
         return Need()
-    lasting = f"{slots - 1} slots last for {every * (slots - 1) * late.step_s:.2f} s"
-    told = f"rank {late.rank}: versions take {late.commit_s:.2f} s to be committed, {lasting}"
-    return Need(steps=_commit_share(late) / (slots - 1), cause=Widening.SLOTS, reason=told)
+    between = room.at_most - 1  # one slot keeps the newest committed version
+    lasting = f"{between} slot{'s last' if between > 1 else ' lasts'} for {every * between * late.step_s:.2f} s"
+    where = f" (node {room.node} has memory for no more)" if room.limit is Widening.MEMORY else ""
+    told = f"rank {late.rank}: versions take {late.commit_s:.2f} s to be committed, {lasting}{where}"
+    by_commit = _commit_share(late) / between
+    by_send = _send_share(slowest) if slowest is not None else 0.0
+    return Need(steps=max(by_commit, by_send), cause=room.limit, reason=told)
+
+
+def _send_share(costs: CaptureCostReport) -> float:
+    return (costs.send_s or 0.0) / costs.step_s
 
 
 def _wait_share(costs: CaptureCostReport) -> float:

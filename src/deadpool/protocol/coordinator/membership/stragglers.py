@@ -149,6 +149,8 @@ class RunMonitor:
         self.hang.on_heartbeat(member, beat, now)
         if beat.costs:
             self.interval_chooser.on_costs(beat.costs)
+        if beat.slots is not None:
+            self.interval_chooser.on_slots(member.node, beat.slots)
         if self._job.phase is not Phase.RUNNING:
             return None
         round_is_over = self._count_heartbeat()
@@ -171,4 +173,5 @@ class RunMonitor:
     def end_generation(self) -> None:
         """Ranks may move, and a recovery is no time to measure in."""
         self.interval_chooser.forget()
+        self.interval_chooser.slots.clear()
         self.stragglers.forget()

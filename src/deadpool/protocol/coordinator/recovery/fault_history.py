@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deadpool.protocol.causes import FaultKind
+from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.protection.failure_rates import FailureRates
@@ -28,6 +28,7 @@ class ObservedFault:
     rank: int | None = None  # whose trainer was lost, where the node was not
     blamed: str | None = None  # a node for whose quarantine it counts
     rack: str | None = None  # of that node
+    convicted: bool = False  # the node is quarantined at once, however few its faults are
     since_s: float = 0.0  # it happened so long before it was seen
     cause: str = ""  # the name that the job gave it
 
@@ -48,7 +49,7 @@ class FaultHistory:
         blamed."""
         if fault.blamed is not None:
             self.rates.note(fault.blamed, fault.rack, fault.kind, now)
-            self.quarantine.blame(fault.blamed, fault.reason, now)
+            self.quarantine.blame(fault.blamed, fault.reason, now, at_once=fault.convicted)
 
     def blame_hung_rank(self, node: str, rack: str | None, rank: int, found: str, now: float) -> None:
         self.retries.name_hung_rank(node, rank, found)
@@ -79,16 +80,24 @@ class Quarantine:
     def add(self, node: str, reason: str) -> None:
         self._quarantined[node] = reason
 
+    def lift(self, node: str) -> None:
+        """What the node was quarantined for was not its fault."""
+        if self._quarantined.pop(node, None) is not None:
+            self._faults.pop(node, None)
+            self._job.out.emit("quarantine_lifted", node=node)
+            if (member := self._job.members.get(node)) is not None:
+                member.quarantined = False
+
     def discount_stall(self, seconds: float) -> None:
         """Rule 20, timeouts: the coordinator itself did not run for so long."""
         self._faults = {n: [(at + seconds, why) for at, why in faults] for n, faults in self._faults.items()}
 
-    def blame(self, node: str, reason: str, now: float) -> None:
+    def blame(self, node: str, reason: str, now: float, *, at_once: bool = False) -> None:
         """For a trainer that died or hung there, for a broken device, or for the loss of the node itself. Called at the
         fence: a quarantined node has no seat in the plan that follows, unless no other node is left."""
         job, out = self._job, self._job.out
         self._note(node, reason, now)
-        member, charge = job.members.get(node), self.why(node) or self._too_many_faults(node)
+        member, charge = job.members.get(node), self.why(node) or (reason if at_once else self._too_many_faults(node))
         if charge is None or (member is None and node in self._quarantined):
             return
         if member is not None and not (job.has_healthy_spare and job.has_majority_without(member)):
@@ -133,6 +142,7 @@ class RetryLimit:
         self._faults: list[ObservedFault] = []
         self._error: tuple[str, str] | None = None  # which error, on which node
         self.given_up: str | None = None  # why the job is not to be planned again
+        self.end_cause = EndCause.NO_PROGRESS  # the same as a value
 
     def is_exceeded_by(self, fault: ObservedFault, *, one_more: bool) -> bool:
         """Counts a fault, and tells whether the limit is exceeded. If `one_more` is set the fault is a retry of its
@@ -146,6 +156,10 @@ class RetryLimit:
 
     def give_up(self) -> None:
         self.given_up = self._report()
+
+    def give_up_for(self, cause: EndCause, reason: str) -> None:
+        """The job ends at the next fence, for what was found elsewhere."""
+        self.end_cause, self.given_up = cause, reason
 
     def name_hung_rank(self, node: str, rank: int, found: str) -> None:
         """Names the rank that is at fault for the hang that was the last fault."""

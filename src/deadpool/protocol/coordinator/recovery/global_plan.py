@@ -118,6 +118,7 @@ class ClusterView:
     extra_holders: frozenset[int] = frozenset()  # positions whose ranks get one holder more than the scheme says
     fallback: KeptVersion | None = None  # to begin from where no version is left in memory
     unread: frozenset[Fetch] = frozenset()  # what newcomers could not get from the sources that inventories name
+    void: tuple[Version, ...] = ()  # what is newer than one of these, and of an earlier generation, counts as lost
     vacancies: Vacancies = SPARES_AWAITED
     redundancy: Redundancy = COPIES_ONLY
 

@@ -170,12 +170,18 @@ class VersionIndex:
         return self._by_replica.get(replica, [])
 
 
+def is_void(version: Version, void: tuple[Version, ...]) -> bool:
+    """Whether the version was computed after one of these, and before the generation that it is named by, in which
+    computing begins anew."""
+    return any(version.number > bound.number and version.generation < bound.generation for bound in void)
+
+
 class InventoryIndex:
     """A node that has lost its seat, or gives it up, is a source like any other: its copies are as sealed as before.
     Only the memory of its trainers ends with them."""
 
-    def __init__(self, layout: Layout, redundancy: Redundancy = COPIES_ONLY) -> None:
-        self._layout, self._redundancy = layout, redundancy
+    def __init__(self, layout: Layout, redundancy: Redundancy = COPIES_ONLY, void: tuple[Version, ...] = ()) -> None:
+        self._layout, self._redundancy, self._void = layout, redundancy, void
         self._versions: dict[Version, VersionIndex] = {}
         self._empty = VersionIndex(layout)  # of a version that no node has; nothing is written into it
         self._last: tuple[Version | None, VersionIndex] = (None, self._empty)
@@ -205,9 +211,10 @@ class InventoryIndex:
     def _version_index(self, version: Version) -> VersionIndex:
         """Returns the index of a version, which mostly is the same version as for the node before."""
         if version != self._last[0]:
-            if version not in self._versions:
-                self._versions[version] = VersionIndex(self._layout)
-            self._last = (version, self._versions[version])
+            if is_void(version, self._void):
+                self._last = (version, VersionIndex(self._layout))  # nobody looks into it
+            else:
+                self._last = (version, self._versions.setdefault(version, VersionIndex(self._layout)))
         return self._last[1]
 
     def leave_out(self, fetches: frozenset[Fetch]) -> None:
@@ -319,10 +326,14 @@ def source_at(node: NodeView, rank: int, *regions: str) -> Source:
 
 
 def index_nodes(
-    layout: Layout, nodes: Iterable[NodeView], leaving: frozenset[str], redundancy: Redundancy
+    layout: Layout,
+    nodes: Iterable[NodeView],
+    leaving: frozenset[str],
+    redundancy: Redundancy,
+    void: tuple[Version, ...] = (),
 ) -> InventoryIndex:
     """`leaving`: nodes whose trainers will end."""
-    index = InventoryIndex(layout, redundancy)
+    index = InventoryIndex(layout, redundancy, void)
     for node in nodes:
         index.count(node, stays=node.node not in leaving)
     return index

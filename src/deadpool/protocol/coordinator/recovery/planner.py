@@ -63,7 +63,7 @@ def _index(view: ClusterView, seats: Seats | NoPlan) -> InventoryIndex:
     if not isinstance(seats, NoPlan):
         gone = {node.node for node in view.nodes if node.leaving} - set(seats.nodes)
         gone.update(seats.moved(view.nodes))
-    return index_nodes(view.layout, view.nodes, frozenset(gone), view.redundancy)
+    return index_nodes(view.layout, view.nodes, frozenset(gone), view.redundancy, view.void)
 
 
 def _no_common_version(index: InventoryIndex, watermark: Version) -> NoPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from enum import Enum
 
 from deadpool.protocol.causes import EndCause
@@ -33,6 +34,7 @@ class Planning:
         self._job, self._history, self._hang = job, history, hang
         self._resumption, self._ending, self._fallback = resumption, ending, fallback
         self.wait = Wait(job)
+        self.on_frozen: Callable[[], None] = lambda: None  # what optional features have to say before a plan
         self._unfrozen: list[str] = []  # nodes that had not acknowledged the fence when all were last looked at
 
     def plan_when_frozen(self, now: float) -> None:
@@ -46,7 +48,7 @@ class Planning:
         if not self._job.has_majority:
             self.wait.for_majority(now)
         elif self._history.retries.given_up is not None:
-            self._ending.abandon(EndCause.NO_PROGRESS, self._history.retries.given_up, now)
+            self._ending.abandon(self._history.retries.end_cause, self._history.retries.given_up, now)
         else:
             self.plan(now)
 
@@ -64,6 +66,7 @@ class Planning:
 
     def plan(self, now: float) -> None:
         job = self._job
+        self.on_frozen()
         match plan(self._view(), job.changes_by):
             case NoPlan(missing_nodes=missing, reason=reason) if missing:
                 self.wait.for_spare(reason, now)

@@ -176,7 +176,7 @@ class Protection(CoordinatorPart):
         lead to."""
         job = self._job
         costs = [each for each in self._monitor.interval_chooser.costs.values() if each.commit_s]
-        slots, every = job.settings.slots - 1, job.commits.timetable.newest.every
+        slots, every = self._monitor.interval_chooser.slot_room.at_most - 1, job.commits.timetable.newest.every
         return min((slots * every * each.step_s / (each.commit_s or 1.0) for each in costs), default=math.inf)
 
     # --- what follows ------------------------------------------------------------------------------------------------

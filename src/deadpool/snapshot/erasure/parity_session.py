@@ -12,24 +12,50 @@ count: the sender learns of it at the end, and a repeated contribution sends wha
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol.causes import Refusal
+from deadpool.protocol.features.coding.stripes import Place
+from deadpool.protocol.identity import Generation
 from deadpool.protocol.seal import DAMAGED
-from deadpool.protocol.stripes import Place
 from deadpool.snapshot.arena.checksums import checksum, packed_bytes
-from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
-from deadpool.snapshot.transfer.arrival import Arrival
-from deadpool.snapshot.transfer.callbacks import FoundParity, ParityCallbacks, TransferRefused
-from deadpool.snapshot.transfer.connection import Connection
-from deadpool.snapshot.transfer.frames import Chunk, Frame, Kind, naturals
-from deadpool.snapshot.transfer.parity_frames import (
+from deadpool.snapshot.erasure.parity_frames import (
+    ParityName,
     pack_parity,
     unpack_contribution,
     unpack_name,
     with_digests,
 )
+from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
+from deadpool.snapshot.transfer.arrival import Arrival
+from deadpool.snapshot.transfer.callbacks import JointFrames, TransferRefused
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import Chunk, Frame, Kind, naturals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundParity:
+    """A sealed parity that may be read, and where its slot lies. The descriptor is the arena's, as that of Found."""
+
+    fd: int
+    offset: int
+    slot: ParitySlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityCallbacks:
+    """open         returns the parity that a member of a group wants to add to. Its digests are those of its seal.
+    contributed  is called when everything of that member is in.
+    dropped      is called when not everything came: its writers have ended, and what has come stays added.
+    find         returns a parity that a peer wants to read.
+    """
+
+    open: Callable[[Contribution, Generation], ParitySlot | TransferRefused]
+    contributed: Callable[[Contribution], None]
+    dropped: Callable[[Contribution, str], None]
+    find: Callable[[ParityName], FoundParity | None]
 
 
 class IncomingContribution(Arrival):
@@ -114,9 +140,9 @@ class IncomingContribution(Arrival):
 _NAME_FIELDS = 5
 
 
-class ParitySession:
+class ParitySession(JointFrames):
     def __init__(self, connection: Connection, callbacks: ParityCallbacks) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._callbacks = callbacks
 
     def accept(self, packed: list[Any], frame: Frame, forget: Callable[[], None]) -> IncomingContribution | None:
@@ -144,7 +170,7 @@ class ParitySession:
         found = self._find(frame.body)
         if found is not None:
             body, payload = pack_parity(found.slot)
-            self._connection.send_list(Kind.FOUND_PARITY, body, payload)
+            self._connection.send_list(Kind.DESCRIPTION, body, payload)
 
     def read(self, frame: Frame) -> None:
         found = self._find(frame.body[:_NAME_FIELDS])

@@ -8,43 +8,41 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from msgspec.structs import replace
 
+from deadpool.control.shells import JointAccess, JointShell
 from deadpool.errors import CopyDamaged
 from deadpool.events.event import Event
-from deadpool.protocol.effects import FetchCopy, HashSlot, JointTarget, PushCopy
-from deadpool.protocol.identity import Version
-from deadpool.protocol.inputs import AgentInput, Hashed, Received, ReceiveFailed, SourceDamaged
+from deadpool.protocol.effects import AcceptOffer, FetchCopy, HashSlot, PushCopy
+from deadpool.protocol.features.coding.stripes import parity_layout
+from deadpool.protocol.identity import Generation, Version
+from deadpool.protocol.inputs import Received, ReceiveFailed, SourceDamaged
 from deadpool.protocol.messages import Block, Copy, SlotRef
-from deadpool.protocol.seal import DAMAGED, Digest, Extent, Geometry, Seal
-from deadpool.protocol.stripes import parity_layout
-from deadpool.snapshot.arena.arena import Segment
+from deadpool.protocol.seal import DAMAGED, Digest, Geometry, Seal
 from deadpool.snapshot.arena.checksums import PieceDigests, combine_pieces
 from deadpool.snapshot.arena.slot import compute_piece_digests
 from deadpool.snapshot.erasure.block_source import BlockSource
+from deadpool.snapshot.erasure.contribute import ContributeRequest, contribute
 from deadpool.snapshot.erasure.galois import Coder, chosen_coder
+from deadpool.snapshot.erasure.parity_frames import ParityName
+from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
-from deadpool.snapshot.transfer import ContributeRequest, FoundParity, TransferClient
+from deadpool.snapshot.transfer import JointFrames, TransferRefused
 from deadpool.snapshot.transfer.client import Watch
+from deadpool.snapshot.transfer.connection import Connection
 
 
-class CodedCopies:
-    def __init__(
-        self,
-        *,
-        client: TransferClient,
-        segment: Callable[[int], Segment],
-        deliver: Callable[[AgentInput], None],
-        hashers: ThreadPoolExecutor,
-        note: Callable[[Event], None],
-    ) -> None:
-        """`segment` gives a segment of the arena by its number; `deliver` takes inputs for the core in any thread;
-        `note` takes events on the event loop."""
-        self._client, self._segment, self._deliver, self._hashers = client, segment, deliver, hashers
-        self._note = note
+class CodedCopies(JointShell):
+    def __init__(self, access: JointAccess) -> None:
+        super().__init__(access)
+        self._client, self._segment, self._deliver = access.client, access.segment, access.deliver
+        self._hashers, self._note, self._offer = access.hashers, access.note, access.offer
+        self._copies, self._on_loop = access.copies, access.on_loop
+        self._callbacks = ParityCallbacks(
+            open=self._open, contributed=self._contributed, dropped=self._dropped, find=self._find
+        )
         self._coder: Coder | None = None  # None until it was told of
         self._digests: dict[SlotRef, PieceDigests] = {}  # of the snapshots in the slots of this node
         self._sums: dict[SlotRef, ParitySlot] = {}
@@ -53,7 +51,6 @@ class CodedCopies:
         self._hashing = threading.Lock()
 
     def forget(self, segment: int) -> None:
-        """Drops what is known of a segment whose memory is about to be freed."""
         for ref in [ref for ref in list(self._digests) if ref.segment == segment]:  # hashers add to it meanwhile
             self._digests.pop(ref, None)
         for ref in [ref for ref in self._sums if ref.segment == segment]:
@@ -61,25 +58,15 @@ class CodedCopies:
 
     # --- digests ------------------------------------------------------------------------------------------------------
 
-    def hash(self, effect: HashSlot) -> None:
-        """Hashes a snapshot, or a parity to which all members have contributed."""
+    def hash(self, effect: HashSlot) -> Digest | None:
+        """Hashes a parity to which all members have contributed."""
         parity = self._sums.get(effect.slot)
-        if parity is not None and parity.is_complete and parity.digests is None:
-            digest = Digest(record=0, unique=combine_pieces(parity.seal(self._hashers)), replica=0)
-        else:
-            digest = self._hash_snapshot(effect)
-        self._deliver(Hashed(slot=effect.slot, digest=digest))
+        if parity is None or not parity.is_complete or parity.digests is not None:
+            return None
+        return Digest(record=0, unique=combine_pieces(parity.seal(self._hashers)), replica=0)
 
-    def _hash_snapshot(self, effect: HashSlot) -> Digest:
-        geometry = effect.geometry
-        extent = Extent(
-            record_bytes=effect.record_bytes,
-            unique_bytes=geometry.unique_bytes,
-            replica_bytes=geometry.replica_bytes,
-        )
-        found = compute_piece_digests(self._slot(effect.slot), geometry, extent, self._hashers)
-        self._digests[effect.slot] = found
-        return found.digest
+    def on_hashed(self, slot: SlotRef, digests: PieceDigests) -> None:
+        self._digests[slot] = digests
 
     def _digests_of(self, ref: SlotRef, seal: Seal, geometry: Geometry) -> PieceDigests:
         """Returns the digests as they were when the slot was sealed. A snapshot that came from another node is hashed
@@ -100,8 +87,7 @@ class CodedCopies:
 
     # --- to the parities of other nodes -------------------------------------------------------------------------------
 
-    def contribute(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
-        """Returns how many bytes were sent."""
+    def send(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
         group, copy, holder = effect.group, effect.copy, effect.holder
         assert group is not None
         contribution = Contribution(
@@ -121,12 +107,13 @@ class CodedCopies:
             fd=segment.fd,
             slot_offset=segment.offset(effect.slot.index),
         )
-        return self._client.contribute(request, midway)
+        return contribute(self._client, request, midway)
 
     # --- to the parities of this node ---------------------------------------------------------------------------------
 
-    def begin(self, slot: SlotRef, target: JointTarget) -> None:
-        """On the event loop, so that the sum is there before anything is added to it."""
+    def begin(self, accepted: AcceptOffer) -> None:
+        slot, target = accepted.slot, accepted.joint
+        assert target is not None
         self._tell_coder_once()
         layout = parity_layout(target.group, target.member, target.geometries)
         self._sums[slot] = ParitySlot(layout=layout, version=target.version, view=self._slot(slot))
@@ -141,18 +128,27 @@ class CodedCopies:
             else:
                 self._note(Event(what="coder_slow", detail={"coder": name}))
 
-    def receive(self, slot: SlotRef, copy: Copy) -> ParitySlot:
-        """The sum that a contribution is added to."""
-        with self._lock:
-            self._receiving[copy.seal.rank, copy.seal.version] = slot
-        return self._sums[slot]
+    # --- called by the transfer server's threads ---------------------------------------------------------------------
 
-    def contributed(self, contribution: Contribution) -> None:
+    def frames(self, connection: Connection) -> JointFrames:
+        return ParitySession(connection, self._callbacks)
+
+    def _open(self, contribution: Contribution, generation: Generation) -> ParitySlot | TransferRefused:
+        """Returns the sum that a contribution is added to. A fence frees its slot only when this thread has ended."""
+        copy = Copy(seal=contribution.seal, geometry=contribution.geometry)
+        answer = self._offer(copy, generation, contribution.group)
+        if isinstance(answer, TransferRefused):
+            return answer
+        with self._lock:
+            self._receiving[copy.seal.rank, copy.seal.version] = answer.slot
+        return self._sums[answer.slot]
+
+    def _contributed(self, contribution: Contribution) -> None:
         count = sum(piece.size for _, piece in contribution.pieces())
         copy = Copy(seal=contribution.seal, geometry=contribution.geometry)
         self._deliver(Received(slot=self._received(contribution), copy=copy, bytes_received=count))
 
-    def dropped(self, contribution: Contribution, reason: str) -> None:
+    def _dropped(self, contribution: Contribution, reason: str) -> None:
         slot = self._received(contribution)
         self._deliver(ReceiveFailed(slot=slot, reason=reason, rank=contribution.seal.rank))
 
@@ -160,18 +156,20 @@ class CodedCopies:
         with self._lock:
             return self._receiving.pop((contribution.seal.rank, contribution.version))
 
-    def find(self, ref: SlotRef) -> FoundParity | None:
-        parity = self._sums.get(ref)
-        if parity is None:
+    def _find(self, name: ParityName) -> FoundParity | None:
+        return self._on_loop(lambda: self._look_up(name))
+
+    def _look_up(self, name: ParityName) -> FoundParity | None:
+        slot = self._copies.find_joint(name.group, name.member, name.version)
+        parity = self._sums.get(slot.ref) if slot is not None else None
+        if slot is None or parity is None:
             return None
-        segment = self._segment(ref.segment)
-        return FoundParity(fd=segment.fd, offset=segment.offset(ref.index), slot=parity)
+        segment = self._segment(slot.ref.segment)
+        return FoundParity(fd=segment.fd, offset=segment.offset(slot.ref.index), slot=parity)
 
     # --- rebuilds -----------------------------------------------------------------------------------------------------
 
     def rebuild(self, effect: FetchCopy, watch: Watch, failed: Callable[[str, str], None]) -> None:
-        """Decodes the record and the unique part of a lost snapshot; TransferError if too few blocks are left. `failed`
-        is told of nodes that were of no use, and why."""
         how, copy = effect.fetch.rebuild, effect.fetch.copy
         assert how is not None
         request = RebuildRequest(

@@ -2,8 +2,8 @@
 
 CONTRIBUTE -> ACCEPT|REFUSED        asks to add to a parity; its payload are the digests of the sender's pieces.
                                     ACCEPT's payload says which are in, if any; then DATA, one each, and STORED|REFUSED
-PARITY -> FOUND_PARITY|REFUSED      asks what a parity was made of; the payload are digests of pieces and rows
-READ_PARITY -> DATA|REFUSED         asks for one row
+DESCRIBE -> DESCRIPTION|REFUSED     asks what a parity was made of; the payload are digests of pieces and rows
+READ_ROW -> DATA|REFUSED            asks for one row
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from deadpool.errors import ArenaError, WireError
+from deadpool.protocol.features.coding.stripes import ParityLayout, Place, parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
-from deadpool.protocol.stripes import ParityLayout, Place, parity_layout
 from deadpool.snapshot.arena.checksums import PieceDigests, packed_bytes, unpack_digests
 from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
@@ -103,7 +103,7 @@ def _check_room(seal: Seal, geometry: Geometry) -> None:
 
 
 def pack_parity(slot: ParitySlot) -> tuple[list[Any], bytes]:
-    """The body and the payload of FOUND_PARITY."""
+    """The body and the payload of DESCRIPTION."""
     contributions, digests = slot.contributions, slot.digests
     assert digests is not None
     rooms = map(pack_geometry, slot.layout.geometries)
@@ -128,7 +128,7 @@ class ParityContents:
 
 
 class ParityDescription:
-    """The body of FOUND_PARITY, read before its payload: it says how long the payload is."""
+    """The body of DESCRIPTION, read before its payload: it says how long the payload is."""
 
     def __init__(self, name: ParityName, body: list[Any]) -> None:
         self._name = name

@@ -1,0 +1,72 @@
+"""Events of state that replicas do not hold alike."""
+
+from __future__ import annotations
+
+from deadpool.events.event import EventType
+
+_DIGESTS = "the checksum of its replicated state, as each of these ranks has it"
+
+EVENTS = (
+    EventType(
+        name="corruption_suspected",
+        meaning="Replicas hold different state after a step, and it is not clear which of them is right. All ranks go "
+        "back to the last version that is committed, and compute the steps after it again.",
+        action="Wait: who says something else the second time is named by `corruption_found`.",
+        fields={
+            "step": "the version in which they differ",
+            "ranks": "the ranks that hold the same state otherwise",
+            "nodes": "the node of each of them",
+            "digests": _DIGESTS,
+            "reason": "the same in words",
+        },
+        console="CORRUPTION? {reason}; the steps since the last committed version are computed again",
+    ),
+    EventType(
+        name="corruption_found",
+        meaning="A node has computed, kept or copied something wrong: all its replicas say so, or it says something "
+        "else when the step is computed again. Nothing that follows from it is used.",
+        action="Have the node's GPU and memory tested. The second time a spare takes its ranks, the first time already "
+        "where more than one spare is there.",
+        fields={
+            "node": "the node that is at fault",
+            "rank": "its rank; the first one, where it is several",
+            "step": "the version in which it was found",
+            "ranks": "its ranks that differ",
+            "found": "outvoted, or changed",
+            "digests": f"{_DIGESTS}; where it has changed, the first time",
+            "others": "what its replicas say; where it has changed, what it says the second time",
+            "errors": "how many errors of this node were found by now",
+            "reason": "the same in words",
+        },
+        console="CORRUPTION on node {node}: {reason}",
+    ),
+    EventType(
+        name="corruption_unexplained",
+        meaning="Replicas have differed, and agree after the steps were computed again. No single node can be named.",
+        action="Nothing: all go on from the same state on all replicas. Test the nodes if it happens again.",
+        fields={"step": "the version in which they differed", "reason": "why nobody can be named"},
+        console="the difference at step {step} is gone: {reason}",
+    ),
+    EventType(
+        name="corruption_unsolved",
+        meaning="Replicas differ, and computing again does not help. Nobody is looked for any more in this job: a "
+        "version that differs does not count (`replicas_differ`).",
+        action="Test the nodes, or find out whether the script does the same on all replicas; then start again.",
+        fields={
+            "step": "the version in which they differ",
+            "ranks": "the ranks that hold the same state otherwise",
+            "nodes": "the node of each of them",
+            "digests": _DIGESTS,
+            "stops": "whether the job ends by it (--on-corruption)",
+            "reason": "what was tried, and what came out",
+        },
+        console="REPLICAS DIFFER at step {step}: {reason}",
+    ),
+    EventType(
+        name="quarantine_lifted",
+        meaning="What a node was quarantined for is not its fault: another node, in its place, does the same.",
+        action="Nothing; the node is a spare like any other.",
+        fields={"node": "the node"},
+        console="node {node} is no longer quarantined",
+    ),
+)

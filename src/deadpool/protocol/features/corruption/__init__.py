@@ -1,0 +1,1 @@
+"""State that replicas do not hold alike: who computed it, what becomes of it and of the node."""

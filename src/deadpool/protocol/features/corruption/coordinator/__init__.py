@@ -1,0 +1,1 @@
+"""What the coordinator decides where replicas differ."""

@@ -1,0 +1,8 @@
+"""What the cores are told of this feature."""
+
+from __future__ import annotations
+
+from deadpool.protocol.features.corruption.coordinator.corruption import Corruption
+from deadpool.protocol.features.feature import Feature
+
+FEATURE = Feature(coordinator=Corruption)
