@@ -23,7 +23,7 @@ from deadpool.errors import ConfigError
 
 ON_A_JOB = {
     "status", "show story", "show top", "show trace", "show journal", "show logs", "show picture", "show dashboard",
-    "show report", "node kill", "node drain", "node replace", "job audit", "job protect", "durable now",
+    "show report", "node kill", "node flip", "node drain", "node replace", "job audit", "job protect", "durable now",
 }  # fmt: skip
 MAKES_THE_FOLDER = {
     "run", "coordinator", "ssh", "slurm submit", "slurm script", "slurm batch", "slurm node", "slurm spare",

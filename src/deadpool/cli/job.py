@@ -2,7 +2,8 @@
 
 `deadpool job protect` changes how its snapshots are protected, and `deadpool job audit` plays a recovery for each kind
 of rank and says whether the script is exact. `deadpool node drain` takes a node out without losing a step, `replace`
-drains the slowest one, and `kill` injects a fault.
+drains the slowest one, `kill` injects a fault, and `flip` lets a device err without a word, in a job that was started
+for drills.
 
 A command that waits for a node to leave asks the coordinator, so that it also works from another machine.
 """
@@ -20,7 +21,7 @@ import typer
 
 from deadpool.cli.arguments import Json, WaitS, check_at_least, for_a_job
 from deadpool.cli.job_client import ask
-from deadpool.config.orders import MOMENTS
+from deadpool.config.orders import FLIPS, MOMENTS
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
 
@@ -100,6 +101,8 @@ def audit(
 def _line(verdict: dict[str, Any]) -> str:
     place = "inside of" if verdict["inside"] else "at"
     where = f"rank {verdict['replaced']} was replaced {place} step {verdict['step']}"
+    if verdict["exact"] is None:
+        return f"NOT JUDGED: {where}, but {verdict['reason']}: pass what steps train to protect(), or log their loss"
     if verdict["exact"]:
         again = "were back where it begins" if verdict["inside"] else "computed the same again"
         undecided = "".join(f"; {each} differs, and alone decides nothing" for each in verdict.get("undecided", ()))
@@ -202,3 +205,22 @@ def kill(
     place = f"rank {rank} on node {body['node']}" if rank is not None else f"node {body['node']}"
     told = f"sent {name} to {place}" if at is None else f"{name} is ordered for {place}: {order.moment()}"
     print(json_format.dumps(body) if json else told)
+
+
+@for_a_job()
+def flip(
+    run: Path | None,
+    rank: Annotated[int | None, typer.Option(help="the rank whose device errs")] = None,
+    step: Annotated[int | None, typer.Option(help="the step after whose optimizer it errs; 0 is the first one")] = None,
+    what: Annotated[str, typer.Option(help=f"whose bit flips: {', '.join(FLIPS)}")] = "parameter",
+    always: Annotated[bool, typer.Option("--always", help="in each later step too, whichever rank it serves")] = False,
+    json: Json = False,
+) -> None:
+    """Let the device of a rank err without a word: one bit of its state flips. Only in a job started with --drills."""
+    from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.config.orders import flip_order
+
+    order = flip_order(rank, what, step, lasts=always)
+    asked = {"rank": rank, "signal": 0, "at": order.at, "step": step, "flip": what, "lasts": always}
+    body = ask(find_run_dir(run), "kill", **asked)
+    print(json_format.dumps(body) if json else f"ordered for rank {rank} on node {body['node']}: {order.moment()}")

@@ -62,7 +62,7 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         ),
     },
     "Act on a job": {
-        "node": _group("Take a node out of a running job, or hit one.", job.drain, job.replace, job.kill),
+        "node": _group("Take a node out of a running job, or hit one.", job.drain, job.replace, job.kill, job.flip),
         "job": _group(
             "Change how a running job is protected, or find out whether it is exact.", job.protect, job.audit
         ),

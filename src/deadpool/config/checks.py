@@ -80,7 +80,9 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     require("dashboard_at", page, Address.is_one(page), f"HOST:PORT with a port of at most {LAST_PORT}")
     _check_durable(config)
     for text in config.faults:
-        rank, world_size = parse_order(text).rank, config.nodes * config.nproc_per_node
+        order, world_size = parse_order(text), config.nodes * config.nproc_per_node
+        rank = order.rank
+        require("fault", text, config.drills or order.flip is None, "a fault that changes no state, or --drills too")
         fits = rank is None or 0 <= rank < world_size
         require(f"fault {text!r}: rank", rank, fits, f"a rank of 0 to {world_size - 1}")
 

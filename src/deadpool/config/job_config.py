@@ -171,6 +171,9 @@ class JobConfig:
         "folder with the /proc, /sys and /dev that an agent reads its node's health from; {node} stands for its name",
         commands=_NODE,
     )
+    drills: bool = setting(
+        False, "allow orders that change the state of this job, to try what follows (deadpool node flip)"
+    )
     replace_stragglers: bool = setting(False, "drain a node that is slow all the time without being asked")
     without_spare: str = setting(
         "wait",

@@ -32,7 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "spares": ("rehearsals", "spare_trainers", "while_parked", "parked_state", "without_spare"),
     "recovery": (
         *("in_place", "rehearse_recovery", "on_inexact", "on_corruption", "quarantine_after", "quarantine_window_s"),
-        "faults",
+        *("faults", "drills"),
     ),
     "timeouts": (
         *("node_timeout_s", "unwind_timeout_s", "prepare_timeout_s", "connect_timeout_s", "spare_wait_s"),

@@ -276,6 +276,7 @@ class Job:
         self._audit.leave_step(completed=error is None)
         if error is None:
             self.shares.require_done()
+            self.session.pending_injections.updated(self.state)
             self._guards.leave_step(self.number)
             self._block_s = time.monotonic() - self._step_began
             self.session.recording_schedule.block_ended()
