@@ -7,7 +7,7 @@ Events of disks that take nothing any more: what is to be written waits in memor
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 EVENTS = (
     EventType(
