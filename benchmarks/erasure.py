@@ -28,28 +28,27 @@ from msgspec.structs import replace
 from output import give_out
 
 from deadpool.config.environment import SECRET_VARIABLE
+from deadpool.protocol.features.coding.stripes import parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import PIECE_BYTES, Extent, Geometry, Seal
-from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests, region, write_seal
 from deadpool.snapshot.erasure.block_source import BlockSource
+from deadpool.snapshot.erasure.contribute import ContributeRequest, contribute
 from deadpool.snapshot.erasure.galois import Coder, NumpyCoder, chosen_coder, coefficient
+from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
 from deadpool.snapshot.transfer import (
-    ContributeRequest,
     Found,
-    FoundParity,
-    ParityCallbacks,
     PullRequest,
     PushRequest,
     TransferClient,
     TransferRefused,
     TransferServer,
 )
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 
 GENERATION = Generation(1, 1)
 VERSION = Version(GENERATION, 1)
@@ -170,6 +169,12 @@ def _server(members: Members, member: int) -> TransferServer:
     def find(rank: int, version: Version) -> Found:
         return Found(fd=members.segment.fd, offset=0, seal=members.seal(rank), geometry=members.geometry)
 
+    parities = ParityCallbacks(
+        open=open_parity,
+        contributed=lambda contribution: None,
+        dropped=lambda contribution, reason: print(reason, file=sys.stderr),
+        find=lambda name: FoundParity(fd=parity_segment.fd, offset=0, slot=sealed),
+    )
     return TransferServer(
         host="127.0.0.1",
         credentials=read_credentials(serving=True),
@@ -177,12 +182,7 @@ def _server(members: Members, member: int) -> TransferServer:
         stored=lambda seal: None,
         dropped=lambda seal, reason: print(reason, file=sys.stderr),
         find=find,
-        parities=ParityCallbacks(
-            open=open_parity,
-            contributed=lambda contribution: None,
-            dropped=lambda contribution, reason: print(reason, file=sys.stderr),
-            find=lambda name: FoundParity(fd=parity_segment.fd, offset=0, slot=sealed),
-        ),
+        joint=lambda connection: ParitySession(connection, parities),
     )
 
 
@@ -203,7 +203,7 @@ def measure_transfers(data_blocks: int, parities: int, shard_bytes: int, repeats
         share = sum(piece.size for _, piece in members.contribution(0, 1).pieces())
         pushed = push_request(members, addresses[0], share)
         works: dict[str, Callable[[int], Any]] = {
-            "contribute": lambda number: client.contribute(contribute_request(members, addresses[0], number)),
+            "contribute": lambda number: contribute(client, contribute_request(members, addresses[0], number)),
             "push": lambda number: client.push(pushed),
             "rebuild": lambda number: rebuild(client, members, addresses, into),
             "fetch": lambda number: client.pull(pull_request(members, addresses[0], into)),

@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 REGISTRIES = ("protocol/features/registry.py", "control/shell_registry.py")
 FOLDERS = {
     "adaptation": ("protocol/features/adaptation",),
+    "coding": ("protocol/features/coding", "control/coding", "snapshot/erasure"),
     "corruption": ("protocol/features/corruption",),
     "durable": ("protocol/features/durable", "control/durable"),
     "leases": ("protocol/features/leases", "clusters/pool"),  # the second is the shell of the first
@@ -41,6 +42,25 @@ def test_the_rest_imports_and_recovers(name, tmp_path):
     )
     tests = [str(TESTS / "protocol" / test) for test in STILL_PASS]
     _run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", TRANSCRIPTS, *tests)
+
+
+REFUSED = """
+from deadpool.cli.start.coordinator import check_installed
+from deadpool.config.job_config import resolve
+from deadpool.errors import ConfigError
+for given in ({"nodes": 8, "protect": "rs(4,1)"}, {"nodes": 8, "protect": "auto", "protect_at_most": "rs(4,1)"}):
+    try:
+        check_installed(resolve(given, environment={}, settled=True))
+    except ConfigError as error:
+        assert "rs(4,1) needs coded memory, which is not installed: give copies=N" in str(error), error
+    else:
+        raise AssertionError(given)
+"""
+
+
+def test_job_that_asks_for_parity_is_refused_in_a_sentence_without_coding(tmp_path):
+    _copy_without("coding", tmp_path)
+    _run(tmp_path, "-c", REFUSED)
 
 
 def _copy_without(name: str, folder: Path) -> None:

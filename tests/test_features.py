@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 from test_layers import DOCS, ROOT, RUNNING
 
-from deadpool.control.shells import CoordinatorShell, DataShell
+from deadpool.control.shells import CoordinatorShell, DataShell, JointShell
 from deadpool.protocol.agent.copies.joint import JointCopies
 from deadpool.protocol.agent.seams import AgentPart
 from deadpool.protocol.coordinator.protection.redundancy import Redundancy
 from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.global_plan import Seats, Vacancies
 from deadpool.protocol.coordinator.seams import CoordinatorPart
+from deadpool.snapshot.transfer import JointFrames
 
 FEATURES_FOLDER = "protocol/features"
 """What stands here is no part of the core."""
@@ -79,9 +80,9 @@ FEATURES = {
     ),
     "coding": Feature(
         words="coded coding erasure parities parity",
-        files=13,
+        files=2,
         before=46,
-        folders=("snapshot/erasure",),
+        folders=("control/coding", "snapshot/erasure"),
     ),
     "durable": Feature(
         words="checkpoint checkpoints durable",
@@ -167,10 +168,11 @@ def test_the_page_has_the_numbers():
     assert [row for row in rows if row not in page] == []
 
 
-@pytest.mark.parametrize(
-    "seam",
-    [AgentPart, CoordinatorPart, CoordinatorShell, DataShell, Fallback, JointCopies, Redundancy, Seats, Vacancies],
-)
+SEAMS = (AgentPart, CoordinatorPart, CoordinatorShell, DataShell, Fallback, JointCopies, JointFrames, JointShell)
+SEAMS += (Redundancy, Seats, Vacancies)
+
+
+@pytest.mark.parametrize("seam", SEAMS)
 def test_the_page_names_what_a_seam_asks(seam):
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     asked = {name for name in vars(seam) if not name.startswith("_")} - {"nodes", "is_full"}

@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sizing": {"errors", "events.story", "protocol.schemes", "views.metrics", "views.picture"},
     "views": {"", "errors", "events", "journal", "protocol.identity", "sizing"},
     "snapshot": {"errors", "host.host_memory", "protocol"}
-    | {f"wire.{module}" for module in ("secret", "handshake", "deadline", "listener", "tls")},
+    | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "listener")},
     "durable": {"protocol", "snapshot", "errors"},
     "backend": BASE,
     "trainer": SHARED | {"wire", "snapshot", "backend", "host", "journal"},
@@ -85,8 +85,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Rooms, or parts of them. Every room may import itself; cli may import anything of this package, and finds the lab by
 its entry points only."""
 
-SHELLS = {"control.durable"}
-"""What a feature adds to the processes around the cores; its folder has the feature's name."""
+SHELLS = {"control.coding": "coding", "control.durable": "durable", "snapshot.erasure": "coding"}
+"""What a feature adds to the processes around the cores, and which one that is."""
 
 RUNNING = {"backend", "control", "protocol", "snapshot", "trainer", "wire"}
 """What an optional feature enters through seams only."""
@@ -245,7 +245,7 @@ def test_cores_know_features_by_the_registry_and_features_do_not_know_each_other
         f"{module} imports {name}"
         for module, imported in imports_by_module(lambda module: room_of(module) in RUNNING and not is_registry(module))
         for name in ours(imported)
-        if within(name, {"protocol.features"} | SHELLS) and not may_know(module, name)
+        if within(name, {"protocol.features", *SHELLS}) and not may_know(module, name)
     ] == []
 
 
@@ -255,9 +255,9 @@ def may_know(module: str, name: str) -> bool:
 
 def feature_of(module: str) -> str | None:
     parts = module.split(".")
-    if within(module, SHELLS):
-        return parts[1]
-    return parts[2] if parts[:2] == ["protocol", "features"] and len(parts) > 2 else None
+    if parts[:2] == ["protocol", "features"] and len(parts) > 2:
+        return parts[2]
+    return next((name for shell, name in SHELLS.items() if within(module, {shell})), None)
 
 
 def is_decision(module: str) -> bool:
@@ -289,7 +289,7 @@ def test_coordinator_agent_and_commands_start_without_torch():
     start.remove("lab.chaos.gated")
     start.remove("lab.chaos.script")
     start.remove("lab.strangers.torchrun")
-    start += ["demo.trial", "demo.comparison", "lab.workload.run", "lab.workload.layouts"]
+    start += ["demo.trial", "demo.trial", "lab.workload.run", "lab.workload.layouts"]
     lines = [f"import deadpool.{module}".replace("deadpool.lab", "deadpool_lab") for module in start]
     lines += ["import sys", "sys.exit('torch' in sys.modules)"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=LIMIT_S)

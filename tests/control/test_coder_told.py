@@ -5,20 +5,20 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from coded_access import coded_copies_for
 
-from deadpool.control.agent import coded_copies
-from deadpool.control.agent.coded_copies import CodedCopies
+from deadpool.control.coding import coded_copies
 from deadpool.events.event import Event
-from deadpool.protocol.effects import JointTarget
+from deadpool.protocol.effects import AcceptOffer, JointTarget
+from deadpool.protocol.features.coding.stripes import parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import SlotRef
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
-from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.erasure.galois import IsalCoder, choose, libraries
 from deadpool.snapshot.transfer import TransferClient
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 
 GROUP = RankGroup(ranks=(0, 1, 2), parities=1)
 GEOMETRIES = (Geometry(record_capacity=64, unique_bytes=4096, replica_bytes=0),) * 2
@@ -32,13 +32,11 @@ def told(coder: object, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     events: list[Event] = []
     client = TransferClient(credentials=read_credentials())
     with ThreadPoolExecutor(1) as hashers:
-        coded = CodedCopies(
-            client=client, segment=lambda number: segment, deliver=print, hashers=hashers, note=events.append
-        )
+        coded = coded_copies_for(client, segment, hashers, events.append)
         for index in range(2):
             version = Version(Generation(1, 1), index)
             target = JointTarget(group=GROUP, member=0, version=version, geometries=GEOMETRIES)
-            coded.begin(SlotRef(segment=0, index=index), target)
+            coded.begin(AcceptOffer(offer=index, slot=SlotRef(segment=0, index=index), joint=target, fresh=True))
         coded.forget(0)
     client.close()
     segment.close()

@@ -6,17 +6,17 @@ import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from coded_access import coded_copies_for
 from waiting import wait_until
 
-from deadpool.control.agent import coded_copies
-from deadpool.control.agent.coded_copies import CodedCopies
+from deadpool.control.coding import coded_copies
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import SlotRef
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests
 from deadpool.snapshot.transfer import TransferClient
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 
 GEOMETRY = Geometry(record_capacity=64, unique_bytes=4096, replica_bytes=0)
 EXTENT = Extent(record_bytes=64, unique_bytes=4096, replica_bytes=0)
@@ -41,9 +41,7 @@ def test_hashed_once_for_all_members(monkeypatch):
     monkeypatch.setattr(coded_copies, "compute_piece_digests", compute)
     client = TransferClient(credentials=read_credentials())
     with ThreadPoolExecutor(1) as hashers, ThreadPoolExecutor(MEMBERS) as movers:
-        coded = CodedCopies(
-            client=client, segment=lambda number: segment, deliver=print, hashers=hashers, note=lambda event: None
-        )
+        coded = coded_copies_for(client, segment, hashers, print)
 
         def ask():
             asking.append(1)

@@ -32,6 +32,14 @@ from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.snapshot.arena.checksums import PieceDigests
 from deadpool.snapshot.arena.slot import pack_seal
+from deadpool.snapshot.erasure.parity_frames import (
+    ParityDescription,
+    ParityName,
+    pack_contribution,
+    pack_name,
+    unpack_contribution,
+    unpack_name,
+)
 from deadpool.snapshot.erasure.parity_slot import Contribution
 from deadpool.snapshot.transfer.frames import (
     BODY_LIMIT_BYTES,
@@ -45,17 +53,9 @@ from deadpool.snapshot.transfer.frames import (
     unpack_geometry,
     unpack_head,
 )
-from deadpool.snapshot.transfer.parity_frames import (
-    ParityDescription,
-    ParityName,
-    pack_contribution,
-    pack_name,
-    unpack_contribution,
-    unpack_name,
-)
 from deadpool.wire.codec import LIMIT_BYTES, Framer, decode, encode, frame
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import PROOF_BYTES, Handshake
-from deadpool.wire.secret import Credentials
 
 _SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)
@@ -160,8 +160,8 @@ SEEDS: dict[str, list[bytes]] = {
         pack_frame(Kind.PULL, Generation(1, 2), [3, 1, 2, 7]),
         pack_frame(Kind.FOUND, Generation(1, 2), [pack_seal(_SEAL)]),
         pack_frame(Kind.CONTRIBUTE, Generation(1, 2), pack_contribution(_CONTRIBUTION)),
-        pack_frame(Kind.PARITY, Generation(1, 2), pack_name(_PARITY)),
-        pack_frame(Kind.FOUND_PARITY, Generation(1, 2), [pack_contribution(_CONTRIBUTION)[:2]]),
+        pack_frame(Kind.DESCRIBE, Generation(1, 2), pack_name(_PARITY)),
+        pack_frame(Kind.DESCRIPTION, Generation(1, 2), [pack_contribution(_CONTRIBUTION)[:2]]),
     ],
     "rendezvous": [b"\x93\xa3set\xa1k\xc4\x01v", b"\x92\xa4wait\x91\xa1k", b"\x93\xa3add\xa1k\x05"],
 }

@@ -283,7 +283,7 @@ class CoordinatorBench(Bench):
             case ["irreplaceable", rank, number]:
                 return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=(), irreplaceable=True)
             case ["digested", rank, number, *parts]:
-                return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=_parts(parts))
+                return msg.Digested(generation=now_in, rank=int(rank), number=int(number), **_digests(parts))
         raise ValueError(words)
 
     def _heartbeat(self, now_in: Generation, ranks: list[int], named: dict[str, str]) -> msg.Heartbeat:
@@ -332,6 +332,13 @@ def _adaptive(named: dict[str, str]) -> AdaptiveBounds | None:
     most, dwell_s = int(named["adaptive"]), float(named.get("dwell", 600))
     coded = Scheme.parse(named["coded"]) if "coded" in named else None
     return AdaptiveBounds(copies_at_most=most, evict_ill="evict" in named, dwell_s=dwell_s, in_groups=coded)
+
+
+def _digests(words: list[str]) -> dict[str, Any]:
+    """Before the parts there may stand "unmoved", and "by:" with the rule that a guard has named."""
+    named = [word.removeprefix("by:") for word in words if word.startswith("by:")]
+    parts = [word for word in words if word != "unmoved" and not word.startswith("by:")]
+    return {"parts": _parts(parts), "moved": "unmoved" not in words, "named": tuple(named)}
 
 
 def _parts(words: list[str]) -> tuple[msg.Part, ...]:
@@ -648,7 +655,7 @@ class AgentBench(Bench):
             case ["hello"]:
                 return msg.TrainerHello(trainer=name, pid=1, store=address(name))
             case ["digested", number, *parts]:
-                return msg.Digested(generation=now_in, rank=trainer.rank or 0, number=int(number), parts=_parts(parts))
+                return msg.Digested(generation=now_in, rank=trainer.rank or 0, number=int(number), **_digests(parts))
             case ["declare", size]:
                 return msg.Declare(geometry=geometry(int(size)), peers=())
             case ["captured", wanted, ref]:

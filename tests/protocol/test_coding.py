@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from deadpool.protocol.features.coding.stripes import Stripes, parity_layout
 from deadpool.protocol.schemes import RankGroup, Scheme
 from deadpool.protocol.seal import PIECE_BYTES, Extent, Geometry, capacity_extent, pieces_of
-from deadpool.protocol.stripes import Stripes, parity_layout
 
 SHAPES = [(2, 1), (3, 1), (4, 1), (5, 1), (3, 2), (4, 2), (6, 2), (10, 2), (7, 3)]
 

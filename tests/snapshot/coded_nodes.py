@@ -12,22 +12,21 @@ from msgspec import structs
 from snapshot_nodes import DEADLINE_S, GENERATION, MEMBER, VERSION
 
 from deadpool.protocol.causes import Refusal
+from deadpool.protocol.features.coding.stripes import parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import REGIONS, Extent, Geometry, Region, pieces_of
-from deadpool.protocol.stripes import parity_layout
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests, region
 from deadpool.snapshot.erasure.block_source import BlockSource
+from deadpool.snapshot.erasure.contribute import ContributeRequest, contribute
 from deadpool.snapshot.erasure.galois import Coder
+from deadpool.snapshot.erasure.parity_frames import ParityName
+from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
 from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
 from deadpool.snapshot.transfer import (
-    ContributeRequest,
     Found,
-    FoundParity,
-    ParityCallbacks,
-    ParityName,
     TransferClient,
     TransferRefused,
     TransferServer,
@@ -88,6 +87,12 @@ class CodedNode:
         self.outcomes: queue.Queue[tuple[str, int, str]] = queue.Queue()
         self.refuses: str | None = None
         self.before_open: Callable[[], None] = lambda: None
+        self.parities = ParityCallbacks(
+            open=self._open,
+            contributed=lambda each: self.outcomes.put(("contributed", each.member, "")),
+            dropped=lambda each, reason: self.outcomes.put(("dropped", each.member, reason)),
+            find=self._find_parity,
+        )
         self.server = TransferServer(
             host="127.0.0.1",
             credentials=MEMBER,
@@ -95,12 +100,7 @@ class CodedNode:
             stored=lambda seal: None,
             dropped=lambda seal, reason: None,
             find=self._find,
-            parities=ParityCallbacks(
-                open=self._open,
-                contributed=lambda each: self.outcomes.put(("contributed", each.member, "")),
-                dropped=lambda each, reason: self.outcomes.put(("dropped", each.member, reason)),
-                find=self._find_parity,
-            ),
+            joint=lambda connection: ParitySession(connection, self.parities),
             deadline_s=DEADLINE_S,
         )
         self.address = self.server.start()
@@ -150,7 +150,7 @@ class CodedNode:
         )
 
     def contribute(self, target: CodedNode, generation: Generation = GENERATION) -> int:
-        return self.client.contribute(self.contribute_request(target, generation))
+        return contribute(self.client, self.contribute_request(target, generation))
 
     def sources(self) -> list[BlockSource]:
         names = {"node": f"n{self.member}", "address": self.address, "member": self.member}

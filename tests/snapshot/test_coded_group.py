@@ -14,8 +14,8 @@ from msgspec import structs
 from snapshot_nodes import GENERATION, WAIT_S
 
 from deadpool.errors import TransferError
+from deadpool.protocol.features.coding.stripes import Stripes
 from deadpool.protocol.seal import REGIONS
-from deadpool.protocol.stripes import Stripes
 from deadpool.snapshot.arena.slot import read_seal, write_seal
 from deadpool.snapshot.erasure.galois import NumpyCoder
 
@@ -227,13 +227,13 @@ def test_node_that_is_gone_is_replaced_by_another_block(coded):
 def test_source_that_lost_its_parity_in_the_middle_is_replaced(coded):
     group = coded(4, 2)
     group.protect()
-    looked, real = [], group.nodes[2].server._parities
+    looked, real = [], group.nodes[2].parities
 
     def find(name):
         looked.append(name)
         return real.find(name) if len(looked) < 3 else None
 
-    group.nodes[2].server._parities = changed(real, find=find)
+    group.nodes[2].parities = changed(real, find=find)
     newcomer = group.newcomer(1)
     newcomer.rebuild()
     assert newcomer.has_everything()
@@ -319,7 +319,7 @@ def test_fence_ends_a_rebuild_and_nothing_is_written_afterwards(coded):
     group = coded(4, 2)
     group.protect()
     reached, release, asked = threading.Event(), threading.Event(), []
-    real = group.nodes[2].server._parities
+    real = group.nodes[2].parities
 
     def find(name):
         asked.append(name)
@@ -328,7 +328,7 @@ def test_fence_ends_a_rebuild_and_nothing_is_written_afterwards(coded):
             assert release.wait(WAIT_S)
         return real.find(name)
 
-    group.nodes[2].server._parities = changed(real, find=find)
+    group.nodes[2].parities = changed(real, find=find)
     newcomer, errors = group.newcomer(1), []
 
     def run() -> None:

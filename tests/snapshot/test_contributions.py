@@ -15,10 +15,10 @@ from snapshot_nodes import GENERATION, WAIT_S, greeted
 from deadpool.errors import TransferError
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.seal import Piece
+from deadpool.snapshot.erasure.contribute import ContributeRequest, contribute
 from deadpool.snapshot.erasure.galois import NumpyCoder
-from deadpool.snapshot.transfer import ContributeRequest
+from deadpool.snapshot.erasure.parity_frames import pack_contribution
 from deadpool.snapshot.transfer.frames import Chunk, Kind, pack_chunk, pack_frame
-from deadpool.snapshot.transfer.parity_frames import pack_contribution
 
 SHARDS = [
     shard(100, 20 * PIECE + 7, PIECE),
@@ -251,7 +251,7 @@ def test_refusal_says_why_and_leaves_the_stream_usable(group):
 
 def contribute_changed(node: CodedNode, to: CodedNode, **changes) -> None:
     request = node.contribute_request(to)
-    node.client.contribute(replace(request, contribution=replace(request.contribution, **changes)))
+    contribute(node.client, replace(request, contribution=replace(request.contribution, **changes)))
 
 
 def test_another_snapshot_of_the_same_rank_is_refused(group):

@@ -17,7 +17,7 @@ from deadpool.snapshot.state.loaders import with_position
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
 from deadpool.trainer.guards.distributed_objects import PendingHandles, ServedStores
 from deadpool.trainer.guards.guard import Guard, Rule, is_due
-from deadpool.trainer.guards.loaders import DrawnBatches, UnknownLoaders
+from deadpool.trainer.guards.loaders import DrawnBatches, UnknownLoaders, stop_watching
 
 
 class Reports:
@@ -155,25 +155,57 @@ def test_loaders_that_protected_objects_lead_to_are_not_named(reports, plain, wo
     assert reports.rules == []
 
 
-def test_stateful_loader_that_a_later_step_has_made_is_named(reports):
+@pytest.mark.parametrize("late", [1, 6, 40])
+def test_stateful_loader_that_a_later_step_has_made_is_named_in_the_next_one(reports, late):
     passed = loader_of()
     batches = [iter(passed)]
 
     def block(number: int) -> None:
-        if number == 6:
+        if number == late:
             batches[0] = iter(loader_of())
         next(batches[0])
 
-    loop(UnknownLoaders(reports, {"passed": with_position("passed", passed)}), block)
-    assert reports.rules == [Rule.UNPROTECTED_LOADER] and reports.steps == [9]
+    loop(UnknownLoaders(reports, {"passed": with_position("passed", passed)}), block, steps=48)
+    assert reports.rules == [Rule.UNPROTECTED_LOADER] and reports.steps == [late + 1]
 
 
-def test_torchs_own_method_is_put_back(reports, plain):
-    kind = type(iter(plain))
-    before = kind.__next__
+def test_loader_in_a_variable_of_the_loop_is_named_when_the_step_that_made_it_ends(reports):
+    passed = loader_of()
+    guard = UnknownLoaders(reports, {"passed": with_position("passed", passed)})
+    batches = iter(passed)
+    for number in range(10):
+        guard.enter_step(number)
+        if number == 7:
+            batches = iter(loader_of())
+        next(batches)
+        guard.leave_step(number)
+        guard.at_boundary(number)
+    assert (reports.rules, reports.steps) == ([Rule.UNPROTECTED_LOADER], [7])
+
+
+def test_evaluation_now_and_then_is_not_named(reports, plain):
+    """With a new iterator, also one that stays in a variable, or with the iterator that persistent workers keep."""
     guard = UnknownLoaders(reports, {})
-    loop(guard, lambda _: None, steps=6)
-    assert kind.__next__ is before
+    kept = DataLoader(list(range(8)), batch_size=2, num_workers=1, persistent_workers=True)
+    for number in range(7):
+        guard.enter_step(number)
+        if number % 3 == 2:
+            some = iter(plain)
+            next(some), next(some)
+            assert len(list(kept)) == 4 or number
+        guard.leave_step(number)
+        guard.at_boundary(number)
+    assert reports.rules == []
+
+
+def test_torchs_own_methods_can_be_put_back(reports, plain):
+    kind = type(iter(plain)).__mro__[1]
+    stop_watching()
+    before = kind.__next__, kind._reset
+    loop(UnknownLoaders(reports, {}), lambda _: None, steps=6)
+    assert (kind.__next__, kind._reset) != before
+    stop_watching()
+    assert (kind.__next__, kind._reset) == before
 
 
 # --- gradients over boundaries ----------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@
                  whatever comes after it, or wait for the fence at the end of the step, with all that it has done
     inside       it captures as ever, and stops in the next step before its optimizer: it may have written to its state
                  by then, and has to go back to the version at which it still stands
-    redo         in a later generation it comes to that version again, and tells its digests again
+    redo         in a later generation it comes to that version again, and tells its digests again, and whether anything
+                 that shows what steps compute has changed since the version that it went back to: if nothing has, equal
+                 digests prove nothing
 
 If no fault comes within some steps, the coordinator that gave the order was lost: it captures again.
 """
@@ -22,6 +24,7 @@ from torch.optim import Optimizer
 
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Audit, Digested, Part
+from deadpool.protocol.messages.rehearsals import PartKind
 from deadpool.snapshot.arena.checksums import checksum
 from deadpool.trainer.capture.boundary_groups import GROUPS
 from deadpool.trainer.job_journal import JOURNAL, JobJournal
@@ -34,6 +37,8 @@ _PATIENCE_STEPS = 16
 _FENCE_S = 2.0
 _COMMIT_S = 10.0  # for a stop inside of a step: until all nodes hold the version
 _NO_STATE = frozenset({GROUPS, JOURNAL})
+_INPUTS: tuple[PartKind, ...] = ("position", "random", "modes", "floats")
+"""Parts that change although nothing of what is protected is computed: batches are drawn all the same."""
 
 
 class AuditedRank:
@@ -44,6 +49,7 @@ class AuditedRank:
         self._taking: list[Optimizer] = []  # optimizers that took gradients in the step
         self._answered: tuple[Generation, int] | None = None  # the first pass that is behind this process
         self._hooks: list[Any] = []
+        self._went_back_to: frozenset[Part] = frozenset()  # the state of the version that was put back, in an audit
         self._ends_in_step = False  # known when it was entered
         self._waits_for_fence = False  # at the end of this step: the other rank ends in it
         self._stops_here = False  # inside of this step
@@ -65,15 +71,21 @@ class AuditedRank:
             self._tell(order, self._parts(inside=order.inside) if number == order.number else ())
             self._stops_here = order.inside and number == order.number
         elif not is_first_pass and number == order.number and not order.inside:
-            self._tell(order, self._parts(inside=False))
+            parts = self._parts(inside=False)
+            moved = any(each.decides and each.kind not in _INPUTS for each in {*parts} - self._went_back_to)
+            self._tell(order, parts, moved=moved)
         return is_first_pass and not order.inside and order.number <= number < order.number + _PATIENCE_STEPS
 
     def resumed(self, number: int) -> None:
         """The state of this version was put back."""
         self._stops_here = False
         order = self._job.session.audit
-        if order is not None and order.inside and order.number == number:
-            self._tell(order, self._parts(inside=True))
+        if order is None or not order.ends:
+            return
+        parts = self._parts(inside=True)
+        self._went_back_to = frozenset(parts)
+        if order.inside and order.number == number:
+            self._tell(order, parts)
 
     def _parts(self, *, inside: bool) -> tuple[Part, ...]:
         """What the step before has logged, and which gradients it took, is known where it was computed."""
@@ -86,11 +98,18 @@ class AuditedRank:
         for key, text, may_be_time in self._journal.last_values():
             yield Part(kind="logged", name=key, digest=checksum(text.encode()), decides=not may_be_time)
 
-    def _tell(self, order: Audit, parts: tuple[Part, ...], *, irreplaceable: bool = False) -> None:
+    def _tell(self, order: Audit, parts: tuple[Part, ...], *, irreplaceable: bool = False, moved: bool = True) -> None:
         session = self._job.session
-        generation, rank, number = session.core.generation, session.rank, order.number
         session.send(
-            Digested(generation=generation, rank=rank, number=number, parts=parts, irreplaceable=irreplaceable)
+            Digested(
+                generation=session.core.generation,
+                rank=session.rank,
+                number=order.number,
+                parts=parts,
+                irreplaceable=irreplaceable,
+                moved=moved,
+                named=session.findings.rules,
+            )
         )
 
     # --- the end of the rank -----------------------------------------------------------------------------------------

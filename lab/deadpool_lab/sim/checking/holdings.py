@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from deadpool.protocol.features.coding.stripes import Stripes
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import NodeGroup, RankGroup
-from deadpool.protocol.stripes import Stripes
-from deadpool_lab.sim.coding import ParityContent
+from deadpool_lab.sim.arena import ParityContent
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine

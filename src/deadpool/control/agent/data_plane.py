@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TypeVar, assert_never, cast
 
 from deadpool.config.timeouts import stream_s
-from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.control.agent.offers import Offers
 from deadpool.control.agent.rank_stats import SentBytes
 from deadpool.control.agent.threads import ThreadPriority
-from deadpool.control.shell_registry import data_shells
-from deadpool.control.shells import DataPlaneAccess
+from deadpool.control.shell_registry import data_shells, joint_shell
+from deadpool.control.shells import DataPlaneAccess, JointAccess
 from deadpool.errors import ArenaError, CopyDamaged, DeadPoolError, TransferError
 from deadpool.events.event import Event
 from deadpool.protocol.agent.core import Agent
@@ -48,6 +47,7 @@ from deadpool.protocol.inputs import (
     AllocationFailed,
     Fetched,
     FetchFailed,
+    Hashed,
     Pushed,
     PushFailed,
     SourceDamaged,
@@ -56,16 +56,13 @@ from deadpool.protocol.inputs import (
     WrittenOut,
 )
 from deadpool.protocol.messages import Settings, SlotRef, Source
-from deadpool.protocol.seal import Region
+from deadpool.protocol.seal import Digest, Extent, Region
 from deadpool.snapshot.arena.arena import Arena, Segment
 from deadpool.snapshot.arena.checksums import HASHING_THREADS
 from deadpool.snapshot.arena.salvage_file import write_salvage
-from deadpool.snapshot.arena.slot import Arrived, Progress, write_seal
+from deadpool.snapshot.arena.slot import Arrived, Progress, compute_piece_digests, write_seal
 from deadpool.snapshot.transfer import (
     Found,
-    FoundParity,
-    ParityCallbacks,
-    ParityName,
     PeerRefused,
     PullRequest,
     PushRequest,
@@ -74,7 +71,7 @@ from deadpool.snapshot.transfer import (
     TransferServer,
 )
 from deadpool.snapshot.transfer.client import Watch
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
 T = TypeVar("T")
@@ -105,10 +102,19 @@ class DataPlane:
         self._hashers = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash", initializer=priority.apply)
         self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
         self._moving: set[concurrent.futures.Future[None]] = set()
-        self._coded = CodedCopies(
-            client=self._client, segment=self._segment, deliver=self._deliver, hashers=self._hashers, note=note
+        self._offers = Offers(deliver=self._deliver, slot=self._slot, begin_joint=lambda a: self._joint.begin(a))
+        self._joint = joint_shell(
+            JointAccess(
+                client=self._client,
+                segment=self._segment,
+                deliver=self._deliver,
+                hashers=self._hashers,
+                note=note,
+                offer=self._offers.offer,
+                copies=core.copies,
+                on_loop=self._answer_on_loop,
+            )
         )
-        self._offers = Offers(deliver=self._deliver, slot=self._slot, coded=self._coded)
         self._server = TransferServer(
             host=host,
             credentials=credentials,
@@ -117,12 +123,7 @@ class DataPlane:
             dropped=self._offers.dropped,
             find=self._find,
             deadline_s=deadline_s,
-            parities=ParityCallbacks(
-                open=self._offers.open_parity,
-                contributed=self._coded.contributed,
-                dropped=self._coded.dropped,
-                find=self._find_parity,
-            ),
+            joint=self._joint.frames,
         )
         self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
         self._features = data_shells(
@@ -169,10 +170,10 @@ class DataPlane:
             case Allocate():
                 self._submit(self._allocate, effect)
             case ReleaseSegment(segment=segment):
-                self._coded.forget(segment)
+                self._joint.forget(segment)
                 self._arena.drop(_key(segment))
             case HashSlot():
-                self._submit(self._coded.hash, effect)
+                self._submit(self._hash, effect)
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy():
@@ -228,6 +229,21 @@ class DataPlane:
         except ArenaError as error:
             self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
 
+    def _hash(self, effect: HashSlot) -> None:
+        digest = self._joint.hash(effect)
+        self._deliver(Hashed(slot=effect.slot, digest=self._hash_snapshot(effect) if digest is None else digest))
+
+    def _hash_snapshot(self, effect: HashSlot) -> Digest:
+        geometry = effect.geometry
+        extent = Extent(
+            record_bytes=effect.record_bytes,
+            unique_bytes=geometry.unique_bytes,
+            replica_bytes=geometry.replica_bytes,
+        )
+        found = compute_piece_digests(self._slot(effect.slot), geometry, extent, self._hashers)
+        self._joint.on_hashed(effect.slot, found)
+        return found.digest
+
     def _write_out(self, effect: WriteOut) -> None:
         """No trainer writes to these slots: the node is fenced, and no plan follows."""
         written: list[int] = []
@@ -244,8 +260,8 @@ class DataPlane:
         seal, holder = effect.copy.seal, effect.holder
         began = time.monotonic()
         try:
-            coded = effect.group is not None
-            count = self._coded.contribute(effect, midway) if coded else self._push_copy(effect, midway)
+            push = self._push_copy if effect.group is None else self._joint.send
+            count = push(effect, midway)
         except DeadPoolError as error:
             refusal, reason = _refusal(error), str(error)
             failed = PushFailed(rank=seal.rank, version=seal.version, node=holder.node, refusal=refusal, reason=reason)
@@ -311,7 +327,7 @@ class DataPlane:
 
     def _rebuild(self, effect: FetchCopy) -> None:
         watch = self._watch(self._slot(effect.slot), next(self._attempts))
-        self._coded.rebuild(effect, watch, functools.partial(self._note_failed, effect))
+        self._joint.rebuild(effect, watch, functools.partial(self._note_failed, effect))
 
     def _watch(self, slot: memoryview, attempt: int) -> Watch:
         progress = Progress(slot)
@@ -340,18 +356,12 @@ class DataPlane:
     # --- called by the transfer server's threads ---------------------------------------------------------------------
 
     def _find(self, rank: int, version: Version) -> Found | None:
-        answer: concurrent.futures.Future[Found | None] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up(rank, version)))
-        return answer.result(_ANSWER_S)
+        return self._answer_on_loop(lambda: self._look_up(rank, version))
 
-    def _find_parity(self, name: ParityName) -> FoundParity | None:
-        answer: concurrent.futures.Future[FoundParity | None] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(lambda: answer.set_result(self._look_up_parity(name)))
+    def _answer_on_loop(self, question: Callable[[], T]) -> T:
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(lambda: answer.set_result(question()))
         return answer.result(_ANSWER_S)
-
-    def _look_up_parity(self, name: ParityName) -> FoundParity | None:
-        slot = self._core.copies.find_joint(name.group, name.member, name.version)
-        return self._coded.find(slot.ref) if slot is not None else None
 
     def _look_up(self, rank: int, version: Version) -> Found | None:
         shelves = (self._core.copies.own.get(rank), self._core.copies.held.get(rank))

@@ -1,4 +1,4 @@
-"""What other nodes offer to this one: whole copies, and contributions to its parities.
+"""What other nodes offer to this one: whole copies, and what they add to its joint copies.
 
 Threads of the transfer server open an offer and wait. The core, on the event loop, says whether there is a slot for it.
 """
@@ -9,9 +9,7 @@ import concurrent.futures
 import itertools
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
-from deadpool.control.agent.coded_copies import CodedCopies
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.effects import AcceptOffer
 from deadpool.protocol.identity import Generation, Version
@@ -19,40 +17,37 @@ from deadpool.protocol.inputs import AgentInput, Offered, Received, ReceiveFaile
 from deadpool.protocol.messages import Copy, SlotRef
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Extent, Geometry, Seal
-from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.transfer import TransferRefused
 
 _ANSWER_S = 30.0
-_Answer = AcceptOffer | ParitySlot | TransferRefused
-
-
-class _WaitingOffer(NamedTuple):
-    copy: Copy
-    answer: concurrent.futures.Future[_Answer]
+Answer = AcceptOffer | TransferRefused
 
 
 class Offers:
     def __init__(
-        self, *, deliver: Callable[[AgentInput], None], slot: Callable[[SlotRef], memoryview], coded: CodedCopies
+        self,
+        *,
+        deliver: Callable[[AgentInput], None],
+        slot: Callable[[SlotRef], memoryview],
+        begin_joint: Callable[[AcceptOffer], None],
     ) -> None:
-        """`deliver` takes inputs for the core in any thread; `slot` gives a slot of the arena."""
-        self._deliver, self._slot, self._coded = deliver, slot, coded
+        """`deliver` takes inputs for the core in any thread; `slot` gives a slot of the arena. `begin_joint` is told on
+        the event loop of a slot that is for a new joint copy."""
+        self._deliver, self._slot, self._begin_joint = deliver, slot, begin_joint
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, _WaitingOffer] = {}
+        self._waiting: dict[int, concurrent.futures.Future[Answer]] = {}
         self._arriving: dict[tuple[int, Version], tuple[SlotRef, Copy]] = {}
         self._lock = threading.Lock()
 
     # --- on the event loop -------------------------------------------------------------------------------------------
 
-    def answer(self, number: int, answer: AcceptOffer | TransferRefused) -> None:
+    def answer(self, number: int, answer: Answer) -> None:
         """An offer that was given up meanwhile does not need its slot."""
         waiting = self._waiting.pop(number, None)
         if isinstance(answer, AcceptOffer) and answer.joint is not None and answer.fresh:
-            self._coded.begin(answer.slot, answer.joint)
-        if isinstance(answer, AcceptOffer) and answer.joint is not None and waiting is not None:
-            waiting.answer.set_result(self._coded.receive(answer.slot, waiting.copy))
-        elif waiting is not None:
-            waiting.answer.set_result(answer)
+            self._begin_joint(answer)
+        if waiting is not None:
+            waiting.set_result(answer)
         elif isinstance(answer, AcceptOffer):
             reason, rank = "the offer was given up", answer.rank
             self._deliver(ReceiveFailed(slot=answer.slot, reason=reason, rank=rank))
@@ -67,26 +62,20 @@ class Offers:
     def open(self, seal: Seal, generation: Generation, geometry: Geometry) -> memoryview | TransferRefused:
         room = geometry if seal.full else geometry.without_replica()
         copy = Copy(seal=seal, geometry=room)
-        answer = self._offer(copy, generation, None)
+        answer = self.offer(copy, generation)
         if isinstance(answer, TransferRefused):
             return answer
-        assert isinstance(answer, AcceptOffer)
         with self._lock:
             self._arriving[seal.rank, seal.version] = (answer.slot, copy)
         return self._slot(answer.slot)
 
-    def open_parity(self, contribution: Contribution, generation: Generation) -> ParitySlot | TransferRefused:
-        copy = Copy(seal=contribution.seal, geometry=contribution.geometry)
-        answer = self._offer(copy, generation, contribution.group)
-        assert isinstance(answer, ParitySlot | TransferRefused)
-        return answer
-
-    def _offer(self, copy: Copy, generation: Generation, group: RankGroup | None) -> _Answer:
-        number, waiting = next(self._numbers), _WaitingOffer(copy, concurrent.futures.Future())
+    def offer(self, copy: Copy, generation: Generation, group: RankGroup | None = None) -> Answer:
+        """Waits for what the core says. With `group` the copy is to be added to the joint copy for that group."""
+        number, waiting = next(self._numbers), concurrent.futures.Future[Answer]()
         self._waiting[number] = waiting
         self._deliver(Offered(offer=number, generation=generation, copy=copy, group=group))
         try:
-            return waiting.answer.result(_ANSWER_S)
+            return waiting.result(_ANSWER_S)
         except TimeoutError:
             self._waiting.pop(number, None)
             return TransferRefused(refusal=Refusal.UNANSWERED, reason="the agent did not answer")

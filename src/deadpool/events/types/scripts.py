@@ -9,7 +9,7 @@ Events of job.log and job.on_final.
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 EVENTS = (
     EventType(
@@ -210,6 +210,22 @@ AUDIT_EVENTS = (
         },
         console="NOT EXACT: after a recovery that was played, {part} of rank {rank} differs at version {step} ({rule}, "
         "see docs/exactness.md)",
+    ),
+    EventType(
+        name="audit_not_judged",
+        meaning="After the recovery that was played every rank had the same state as before, but nothing of what is "
+        "protected had changed in the steps that were computed again, only positions of loaders and random numbers. So "
+        "equal digests prove nothing: what steps change may be in variables.",
+        action="Pass what steps train to `protect`, or give their loss to `job.log`, which is compared too. In a phase "
+        "that trains nothing, do nothing, and ask again by `deadpool job audit` when it trains.",
+        fields={
+            "rank": "the rank that was replaced",
+            "step": "the version",
+            "ranks": "how many ranks were compared",
+            "reason": "why there is no verdict, in words",
+        },
+        console="NOT JUDGED: a recovery of rank {rank} was played, but {reason}. Pass what steps train to protect(), "
+        "or log their loss; `deadpool job audit` asks again",
     ),
     EventType(
         name="audit_given_up",

@@ -60,6 +60,22 @@ was not protected."""
 _NOT_PUT_BACK = "unexplained"
 """Nothing was computed again, so whatever differs was not put back as it had been."""
 
+_SEEN_BY_GUARDS = (
+    "unprotected_loader",
+    "batch_before_step",
+    "kept_gradients",
+    "state_in_variables",
+    "replaced_objects",
+    "uncounted_writes",
+)
+"""Rules by which state differs, the most certain ones first. A guard that has seen a script break one of them knows
+better than the kind of what differs."""
+
+_NOTHING_COMPARED = (
+    "nothing that is protected changed in the steps that were computed again, so whether the script is exact is not "
+    "known"
+)
+
 Parts = tuple[Part, ...]
 KINDS = get_args(PartKind)
 _MOST_UNDECIDED = 4
@@ -80,6 +96,8 @@ class _Drill:
     ended: bool = False
     first: dict[int, Parts] = field(default_factory=dict)
     again: dict[int, Parts] = field(default_factory=dict)
+    unmoved: set[int] = field(default_factory=set)  # ranks of which nothing changed in the steps that they redid
+    named: set[str] = field(default_factory=set)  # rules that guards of ranks have named
 
 
 class RecoveryAudit:
@@ -238,9 +256,11 @@ class RecoveryAudit:
         drill = self._drill
         if drill is None or digested.number != drill.order.number:
             return
+        drill.named.update(digested.named)
         if digested.generation != drill.order.generation:
             if not drill.ended:
                 return  # a fault came first, and puts the audit off
+            drill.unmoved.update([] if digested.moved else [digested.rank])
             drill.again[digested.rank] = digested.parts
             if len(drill.again) == self._job.layout.world_size:
                 self._conclude(drill)
@@ -279,27 +299,41 @@ class RecoveryAudit:
         elif len(compared) < job.layout.world_size:
             reason = f"after the recovery only {len(compared)} of {job.layout.world_size} ranks could be compared"
             job.out.emit("audit_given_up", reason=reason)
+        elif len(drill.unmoved) == job.layout.world_size:
+            self._say_nothing_compared(drill, found)
         else:
             self._say_passed(drill, found)
 
     def _say_passed(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
         undecided = [f"{_describe(part)} of rank {rank}" for rank, parts in found.items() for part in parts]
         facts = self._facts(drill, found)
-        self.verdicts.append(facts | {"undecided": undecided[:_MOST_UNDECIDED]})
+        self.verdicts.append(facts | {"undecided": undecided[:_MOST_UNDECIDED], "unmoved": sorted(drill.unmoved)})
         self._job.out.emit(
             "audit_passed",
             rank=drill.order.rank,
             step=drill.order.number,
             ranks=len(found),
             inside=drill.place.inside,
-            found="the same state again" + _except_for(undecided),
+            found="the same state again" + _except_for(undecided) + _but_unmoved(drill.unmoved),
+        )
+
+    def _say_nothing_compared(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
+        """Everything is equal, because nothing has changed since the version that ranks went back to: what steps change
+        is then in what protect() does not know, or they only draw batches, as in a phase that trains nothing."""
+        self.verdicts.append(self._facts(drill, found) | {"exact": None, "reason": _NOTHING_COMPARED})
+        self._job.out.emit(
+            "audit_not_judged",
+            rank=drill.order.rank,
+            step=drill.order.number,
+            ranks=len(found),
+            reason=_NOTHING_COMPARED,
         )
 
     def _say_what_differs(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
         job = self._job
         differ = {rank: part for rank, parts in found.items() for part in parts[::-1] if part.decides}
         rank, part = next(iter(differ.items()))
-        what, rule = _describe(part), _NOT_PUT_BACK if drill.place.inside else _RULES[part.kind]
+        what, rule = _describe(part), self._rule(drill, part)
         self.verdicts.append(self._facts(drill, found) | {"exact": False, "rank": rank, "part": what, "rule": rule})
         job.out.emit(
             "audit_differs",
@@ -314,6 +348,10 @@ class RecoveryAudit:
         if job.settings.on_inexact == "stop":
             reason = f"in a recovery that was played, {what} of rank {rank} differs: {_ADVICE}"
             self._ending.end(EndCause.INEXACT, reason, failed=True)
+
+    def _rule(self, drill: _Drill, part: Part) -> str:
+        seen = [rule for rule in _SEEN_BY_GUARDS if rule in drill.named]
+        return _NOT_PUT_BACK if drill.place.inside else [*seen, _RULES[part.kind]][0]
 
     def _facts(self, drill: _Drill, found: dict[int, list[Part]]) -> dict[str, Any]:
         order, ranks = drill.order, len(found)
@@ -347,6 +385,11 @@ def _is_equal(first: Part | None, again: Part | None) -> bool:
 
 def _describe(part: Part) -> str:
     return f"{part.kind} {part.name}".rstrip()
+
+
+def _but_unmoved(ranks: set[int]) -> str:
+    names = ", ".join(map(str, sorted(ranks)))
+    return f"; nothing protected of ranks {names} changed in these steps, so of these nothing is known" if ranks else ""
 
 
 def _except_for(undecided: list[str]) -> str:

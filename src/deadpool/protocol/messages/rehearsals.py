@@ -93,6 +93,9 @@ class Digested(Message, frozen=True, kw_only=True):
     number: int
     parts: tuple[Part, ...]
     irreplaceable: bool = False  # its script has made objects that a newcomer cannot have, and was told so
+    moved: bool = True
+    """False: nothing that shows what steps compute has changed since the version that the rank went back to."""
+    named: tuple[str, ...] = ()  # the rules that guards of this rank have named so far
 
 
 class AuditOver(Message, frozen=True, kw_only=True):

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deadpool.errors import TransferError, WireError
+from deadpool.protocol.features.coding.stripes import Place
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Piece, Seal
-from deadpool.protocol.stripes import Place
-from deadpool.snapshot.erasure.parity_slot import Contribution
-from deadpool.snapshot.transfer.channel import TransferAddress
-from deadpool.snapshot.transfer.connection import Connection
-from deadpool.snapshot.transfer.frames import Chunk, Kind, pack_chunk, read_seal_field
-from deadpool.snapshot.transfer.parity_frames import (
+from deadpool.snapshot.erasure.parity_frames import (
     ParityContents,
     ParityDescription,
     ParityName,
     pack_name,
     pack_version,
 )
+from deadpool.snapshot.erasure.parity_slot import Contribution
+from deadpool.snapshot.transfer.channel import TransferAddress
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import Chunk, Kind, pack_chunk, read_seal_field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class BlockReader:
 
     def _open_parity(self, connection: Connection) -> None:
         name = ParityName(group=self._group, member=self.source.member, version=self._version)
-        connection.send(Kind.PARITY, pack_name(name))
-        frame = connection.expect(Kind.FOUND_PARITY)
+        connection.send(Kind.DESCRIBE, pack_name(name))
+        frame = connection.expect(Kind.DESCRIPTION)
         description = ParityDescription(name, frame.body)
         self.contents = description.contents(connection.receive_list(frame, description.payload_bytes))
         self._row_digests = self.contents.digests_by_place()
@@ -82,7 +82,7 @@ class BlockReader:
         """Asks for one block; `piece` is what the member has there, if the source is a snapshot."""
         if self.source.is_parity:
             name = ParityName(group=self._group, member=self.source.member, version=self._version)
-            connection.send(Kind.READ_PARITY, [*pack_name(name), *place])
+            connection.send(Kind.READ_ROW, [*pack_name(name), *place])
         else:
             assert piece is not None
             body = [self._rank, *pack_version(self._version), *pack_chunk(_chunk(piece))]

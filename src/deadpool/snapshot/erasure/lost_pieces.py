@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from deadpool.errors import TransferError
+from deadpool.protocol.features.coding.stripes import Place, Stripes
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import REGIONS, Piece, Region, extent_of, pieces_of
-from deadpool.protocol.stripes import Place, Stripes
 from deadpool.snapshot.erasure.block_source import BlockSource
 from deadpool.snapshot.erasure.galois import Block, DataBlock, ParityBlock, Weights, weights
 from deadpool.snapshot.erasure.parity_slot import Contribution

@@ -20,10 +20,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from deadpool.protocol.features.coding.stripes import ParityLayout, ParityRow, Place, Stripes
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry, Piece, Seal, pieces_of
-from deadpool.protocol.stripes import ParityLayout, ParityRow, Place, Stripes
 from deadpool.snapshot.arena.checksums import PieceDigests, checksum
 from deadpool.snapshot.arena.slot import clear_seal
 from deadpool.snapshot.erasure.galois import Coder, chosen_coder, clear, coefficient

@@ -7,19 +7,15 @@ carries its generation, and bytes count only once their digest is verified. Stre
 
 from __future__ import annotations
 
-from deadpool.snapshot.transfer.callbacks import Found, FoundParity, ParityCallbacks, TransferRefused
+from deadpool.snapshot.transfer.callbacks import Found, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.channel import TransferAddress
-from deadpool.snapshot.transfer.client import ContributeRequest, PullRequest, PushRequest, TransferClient
+from deadpool.snapshot.transfer.client import PullRequest, PushRequest, TransferClient
 from deadpool.snapshot.transfer.connection import PeerRefused
-from deadpool.snapshot.transfer.parity_frames import ParityName
 from deadpool.snapshot.transfer.server import TransferServer
 
 __all__ = [
-    "ContributeRequest",
     "Found",
-    "FoundParity",
-    "ParityCallbacks",
-    "ParityName",
+    "JointFrames",
     "PeerRefused",
     "PullRequest",
     "PushRequest",

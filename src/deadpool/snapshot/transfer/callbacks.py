@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from deadpool.errors import WireError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
-from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
-from deadpool.snapshot.transfer.parity_frames import ParityName
+from deadpool.snapshot.transfer.arrival import Arrival
+from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.frames import Frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,32 +53,26 @@ class Callbacks:
     find: Callable[[int, Version], Found | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundParity:
-    """A sealed parity that may be read, and where its slot lies. The descriptor is the arena's, as that of Found."""
+class JointFrames:
+    """What a connection serves of joint copies: nothing. A feature that makes them derives its own, one for each
+    connection."""
 
-    fd: int
-    offset: int
-    slot: ParitySlot
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
+    def accept(self, packed: list[Any], frame: Frame, forget: Callable[[], None]) -> Arrival | None:
+        """CONTRIBUTE: returns what arrives for a joint copy of this node, or None if it was refused."""
+        raise self._unexpected(frame)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParityCallbacks:
-    """open         returns the parity that a member of a group wants to add to. Its digests are those of its seal.
-    contributed  is called when everything of that member is in.
-    dropped      is called when not everything came: its writers have ended, and what has come stays added.
-    find         returns a parity that a peer wants to read.
-    """
+    def describe(self, frame: Frame) -> None:
+        """DESCRIBE: says what a joint copy was made of."""
+        raise self._unexpected(frame)
 
-    open: Callable[[Contribution, Generation], ParitySlot | TransferRefused]
-    contributed: Callable[[Contribution], None]
-    dropped: Callable[[Contribution, str], None]
-    find: Callable[[ParityName], FoundParity | None]
+    def read(self, frame: Frame) -> None:
+        """READ_ROW: sends a part of a joint copy."""
+        raise self._unexpected(frame)
 
-
-NO_PARITIES = ParityCallbacks(
-    open=lambda contribution, generation: TransferRefused(refusal=Refusal.OTHER_GROUP),
-    contributed=lambda contribution: None,
-    dropped=lambda contribution, reason: None,
-    find=lambda name: None,
-)
+    def _unexpected(self, frame: Frame) -> WireError:
+        return WireError(
+            f"{self._connection.peer}: {frame.head.kind.name} is served by a feature that is not installed"
+        )

@@ -6,8 +6,8 @@ those of lost ranks.
 Both calls block, so the caller makes them in a thread. Streams to a peer stay open between calls, because a push
 happens at every captured step.
 
-`PushRequest`, `ContributeRequest` and `PullRequest`: what a transfer client is asked to do: one value per snapshot
-that is pushed or pulled.
+`PushRequest` and `PullRequest`: what a transfer client is asked to do: one value per snapshot that is pushed or pulled.
+A feature that sends something else of a slot derives its request from `SendRequest`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from deadpool.errors import CopyDamaged, DeadPoolError, TransferError, WireError
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Geometry, Region, Seal, extent_of, regions_sent
 from deadpool.snapshot.arena.slot import clear_seal, pack_seal, region
-from deadpool.snapshot.erasure.parity_slot import Contribution
 from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
@@ -38,37 +37,28 @@ from deadpool.snapshot.transfer.frames import (
     read_seal_field,
 )
 from deadpool.snapshot.transfer.incoming import ReceivedPieces
-from deadpool.snapshot.transfer.parity_frames import pack_contribution
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushRequest:
-    """A sealed slot of this node that a holder is to store. The slot must not change before the push has ended."""
+class SendRequest:
+    """A sealed slot of this node of which another node is to get something. The slot must not change before that has
+    ended."""
 
-    address: TransferAddress  # of the holder
+    address: TransferAddress  # of the other node
     generation: Generation
-    seal: Seal
-    geometry: Geometry
-    fd: int  # of the segment that the slot lies in
-    slot_offset: int  # in that segment
-    full: bool  # with the replica region
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContributeRequest:
-    """A sealed slot of this node that a member of its group is to add to its parity, as far as that is concerned.
-
-    As with a push, the slot must not change before the contribution has ended.
-    """
-
-    address: TransferAddress  # of the node that keeps the parity
-    generation: Generation
-    contribution: Contribution
     geometry: Geometry  # of the slot
     fd: int  # of the segment that the slot lies in
     slot_offset: int  # in that segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRequest(SendRequest):
+    """A holder is to store the slot."""
+
+    seal: Seal
+    full: bool  # with the replica region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,31 +100,18 @@ class TransferClient:
             before = channel.bytes_sent
             channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
             channel.lead.expect(Kind.ACCEPT)
-            self._send_chunks(channel, transfer, request, chunks_of(sent.extent, regions_sent(sent)), midway)
+            self.send_chunks(channel, transfer, request, chunks_of(sent.extent, regions_sent(sent)), midway)
             return channel.bytes_sent - before
 
-    def contribute(self, request: ContributeRequest, midway: Callable[[], None] | None = None) -> int:
-        """Add a sealed slot to a parity that a member of its group keeps; returns when everything is in.
-
-        What is in already, from a contribution that broke off, is not sent again. Otherwise it is as push().
-        """
-        contribution, transfer = request.contribution, secrets.token_bytes(TRANSFER_ID_BYTES)
-        digests = contribution.digests.pack(contribution.seal)
-        with self.channel(request.address, request.generation) as channel:
-            before = channel.bytes_sent
-            channel.lead.send_list(Kind.CONTRIBUTE, [transfer, *pack_contribution(contribution)], digests)
-            todo = _not_there(channel.lead, contribution)
-            self._send_chunks(channel, transfer, request, todo, midway)
-            return channel.bytes_sent - before
-
-    def _send_chunks(
+    def send_chunks(
         self,
         channel: Channel,
         transfer: bytes,
-        request: PushRequest | ContributeRequest,
+        request: SendRequest,
         chunks: list[Chunk],
         midway: Callable[[], None] | None,
     ) -> None:
+        """Sends parts of a slot, over one stream or more, and returns when the peer has stored them."""
         todo = deque(chunks)
         first = todo[0] if todo else None
 
@@ -227,18 +204,6 @@ def _next(todo: deque[Chunk]) -> Chunk | None:
         return todo.popleft()
     except IndexError:
         return None
-
-
-def _not_there(connection: Connection, contribution: Contribution) -> list[Chunk]:
-    """The pieces that the peer does not have yet, by its answer."""
-    pieces = [piece for _, piece in contribution.pieces()]
-    frame = connection.expect(Kind.ACCEPT)
-    there = connection.receive_list(frame, len(pieces)) if frame.head.payload_bytes else bytes(len(pieces))
-    return [
-        Chunk(region=piece.region, offset=piece.offset, size=piece.size)
-        for piece, is_there in zip(pieces, there, strict=True)
-        if not is_there
-    ]
 
 
 def _ask_ahead(connection: Connection, seal: Seal, todo: deque[Chunk]) -> Iterator[Chunk]:

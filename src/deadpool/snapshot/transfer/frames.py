@@ -1,7 +1,7 @@
 """The frames that agents exchange on the data plane, and the values in them. Owns this format.
 
 A frame is a fixed head (magic, kind, sizes, generation), a small msgpack body, and for DATA the raw bytes after it
-(for CONTRIBUTE and FOUND_PARITY a list of digests; parity_frames.py has the frames of coded snapshots).
+(for CONTRIBUTE and DESCRIPTION a list of digests).
 Every size is bounded before anything is read or allocated, and nothing here can carry code.
 
 REFUSED says why: a Refusal, and words about it for people.
@@ -9,6 +9,8 @@ REFUSED says why: a Refusal, and words about it for people.
     HELLO                     is the first frame of a connection and names its generation
     PUSH   -> ACCEPT|REFUSED  asks to send a snapshot;     then DATA on any stream, STORED|REFUSED on this one
     PULL   -> FOUND|REFUSED   asks for a snapshot;         then READ -> DATA|REFUSED on any stream
+
+CONTRIBUTE, DESCRIBE, DESCRIPTION and READ_ROW are of joint copies, and belong to the feature that makes them.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ class Kind(IntEnum):
     FOUND = 8
     READ = 9
     CONTRIBUTE = 10
-    PARITY = 11
-    FOUND_PARITY = 12
-    READ_PARITY = 13
+    DESCRIBE = 11
+    DESCRIPTION = 12
+    READ_ROW = 13
 
 
-_PAYLOAD_LIMITS = dict.fromkeys((Kind.DATA, Kind.ACCEPT, Kind.CONTRIBUTE, Kind.FOUND_PARITY), CHUNK_BYTES)
+_PAYLOAD_LIMITS = dict.fromkeys((Kind.DATA, Kind.ACCEPT, Kind.CONTRIBUTE, Kind.DESCRIPTION), CHUNK_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from deadpool.errors import DeadPoolError, TransferError, VersionMismatch, WireE
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
-from deadpool.snapshot.transfer.callbacks import NO_PARITIES, Callbacks, Found, ParityCallbacks, TransferRefused
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.channel import authenticate
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
 from deadpool.snapshot.transfer.session import Transfers, TransferSession
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import PreauthLimit
-from deadpool.wire.secret import Credentials
 
 _log = logging.getLogger(__name__)
 _CONNECTION_LIMIT = 1024
@@ -38,12 +38,12 @@ class TransferServer:
         stored: Callable[[Seal], None],
         dropped: Callable[[Seal, str], None],
         find: Callable[[int, Version], Found | None],
-        parities: ParityCallbacks = NO_PARITIES,
+        joint: Callable[[Connection], JointFrames] = JointFrames,
         deadline_s: float = 10.0,
         port: int = 0,
     ) -> None:
         self._callbacks = Callbacks(open=open, stored=stored, dropped=dropped, find=find)
-        self._parities = parities
+        self._joint = joint
         self._address = (host, port)
         self._credentials = credentials
         self._deadline_s = deadline_s
@@ -149,7 +149,7 @@ class TransferServer:
             authenticate(connection, self._credentials, "server")
             self._greet(connection)
             self._forget_unproved(connection)
-            TransferSession(connection, self._callbacks, self._parities, self._transfers, self._admit).run()
+            TransferSession(connection, self._callbacks, self._joint(connection), self._transfers, self._admit).run()
         except VersionMismatch as error:
             _log.warning("%s", error)
         except DeadPoolError as error:

@@ -11,7 +11,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.transfer.arrival import Arrival
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, ParityCallbacks, TransferRefused
+from deadpool.snapshot.transfer.callbacks import Callbacks, Found, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Frame,
@@ -23,7 +23,6 @@ from deadpool.snapshot.transfer.frames import (
     unpack_geometry,
 )
 from deadpool.snapshot.transfer.incoming import Incoming
-from deadpool.snapshot.transfer.parity_session import ParitySession
 
 Transfers = dict[bytes, Arrival]
 """Arriving snapshots and contributions by the id that their sender chose: a second stream finds its own by this id."""
@@ -36,13 +35,13 @@ class TransferSession:
         self,
         connection: Connection,
         callbacks: Callbacks,
-        parities: ParityCallbacks,
+        joint: JointFrames,
         transfers: Transfers,
         admit: Callable[[Generation], None],
     ) -> None:
         self._connection = connection
         self._callbacks = callbacks
-        self._parities = ParitySession(connection, parities)
+        self._joint = joint
         self._transfers = transfers
         self._admit = admit  # raises for a generation that is fenced
         self._led: Arrival | None = None
@@ -78,11 +77,11 @@ class TransferSession:
                 self._on_read(frame)
             case Kind.CONTRIBUTE:
                 self._on_contribute(frame)
-            case Kind.PARITY:
-                self._parities.describe(frame)
-            case Kind.READ_PARITY:
-                self._parities.read(frame)
-            case Kind.HELLO | Kind.ACCEPT | Kind.REFUSED | Kind.STORED | Kind.FOUND | Kind.FOUND_PARITY:
+            case Kind.DESCRIBE:
+                self._joint.describe(frame)
+            case Kind.READ_ROW:
+                self._joint.read(frame)
+            case Kind.HELLO | Kind.ACCEPT | Kind.REFUSED | Kind.STORED | Kind.FOUND | Kind.DESCRIPTION:
                 raise WireError(f"{self._connection.peer}: {frame.head.kind.name} was not expected")
             case _ as never:
                 assert_never(never)
@@ -122,7 +121,7 @@ class TransferSession:
     def _on_contribute(self, frame: Frame) -> None:
         transfer, *packed = _lists(frame.body, 6)
         self._check_id(transfer)
-        incoming = self._parities.accept(packed, frame, lambda: self._forget(transfer))
+        incoming = self._joint.accept(packed, frame, lambda: self._forget(transfer))
         if incoming is not None:
             self._lead(transfer, incoming)
 

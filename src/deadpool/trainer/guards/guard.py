@@ -108,6 +108,11 @@ class Findings:
         self._said: set[tuple[Rule, str]] = set()
         self._first: Finding | None = None
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that were named so far, in alphabetical order."""
+        return tuple(sorted({str(rule) for rule, _ in self._said}))
+
     def report(self, rule: Rule, found: str, *, remedy: str = "", step: int | None = None, kind: str = "") -> None:
         """Says it once. One rule may have several kinds: each is said."""
         if (rule, kind) in self._said:

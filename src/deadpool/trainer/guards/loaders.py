@@ -13,12 +13,13 @@ protect() does not know: such as that of a loader that a later step has put in t
 
 A recovery cannot put such an iterator back: survivors go on behind the batch of the step that is redone, and a
 newcomer begins at the first one. An iterator that begins and ends within one step, as in an evaluation, is exact; so
-only one that gives batches in two steps is named. While a step is looked at, `__next__` of torch's iterators is
-replaced.
+only one that gives batches in two steps is named, or one that the loop hands on to its next step in a variable. So that
+no step is left out, `__next__` and `_reset` of torch's iterators are replaced from the first step on.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Mapping
@@ -30,7 +31,9 @@ from deadpool.snapshot.data.position import DataPosition
 from deadpool.snapshot.record.record import encode
 from deadpool.snapshot.state.cures import is_off
 from deadpool.snapshot.state.loaders import LoaderPosition
-from deadpool.trainer.guards.guard import Findings, Rule, is_due
+from deadpool.trainer.guards.carried_gradients import frames_of_script
+from deadpool.trainer.guards.guard import Findings, Rule
+from deadpool.trainer.guards.state_in_variables import carried_names
 
 _POSITIONS = (LoaderPosition, DataPosition)
 _IN_A_ROW = 2
@@ -102,43 +105,43 @@ class UnknownLoaders:
     def __init__(self, findings: Findings, stateful: Mapping[str, Any]) -> None:
         self._findings, self._stateful = findings, stateful
         self._drawn_in: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the first step of each
-        self._original: Any = None
+        self._judged: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators that are protected, or were named
+        self._new: weakref.WeakSet[Any] = weakref.WeakSet()  # first drawn from in this step
         self._number = 0
         self.enabled = True  # False: a library owns the loop, and its integration the position of its loaders
 
     def enter_step(self, number: int) -> None:
         self._number = number
-        if self.enabled and _is_watched(number):
-            self._watch()
-        else:
-            self._stop()
+        if self.enabled:
+            _watch.begin(self)
 
     def leave_step(self, number: int) -> None:
         """What is drawn behind the block counts too: the next step uses it."""
 
     def at_boundary(self, number: int) -> None:
-        if not _is_watched(number + 1):
-            self._stop()
+        """An iterator that the loop hands on to its next step in a variable is named before that step draws from it."""
+        new, self._new = [each for each in self._new if each not in self._judged], weakref.WeakSet()
+        if new:
+            carried = _carried_ids()
+            for each in new:
+                if id(each) in carried:
+                    self._judge(each)
 
-    def _watch(self) -> None:
-        if self._original is not None:
-            return
-        original = self._original = _ITERATOR.__next__
+    def begun(self, iterator: Any) -> None:
+        """The loader gives its first batch next: persistent workers keep one iterator for all epochs."""
+        self._drawn_in.pop(iterator, None)
 
-        def draw(iterator: Any) -> Any:
-            batch = original(iterator)
-            self._on_drawn(iterator)
-            return batch
+    def drawn(self, iterator: Any) -> None:
+        first = self._drawn_in.get(iterator)
+        if first is None:
+            self._drawn_in[iterator] = self._number
+            self._new.add(iterator)
+        elif first != self._number and iterator not in self._judged:
+            self._judge(iterator)
 
-        _ITERATOR.__next__ = draw
-
-    def _stop(self) -> None:
-        if self._original is not None:
-            _ITERATOR.__next__, self._original = self._original, None
-
-    def _on_drawn(self, iterator: Any) -> None:
-        first = self._drawn_in.setdefault(iterator, self._number)
-        if first == self._number or self._is_protected(iterator):
+    def _judge(self, iterator: Any) -> None:
+        self._judged.add(iterator)
+        if self._is_protected(iterator):
             return
         self._findings.report(
             Rule.UNPROTECTED_LOADER,
@@ -158,9 +161,55 @@ class UnknownLoaders:
         )
 
 
-def _is_watched(number: int) -> bool:
-    """Returns whether draws are looked at: only two steps in a row show that an iterator lives through both."""
-    return is_due(number) or is_due(number - 1)
+class _IteratorWatch:
+    """Tells the guard of this process of each iterator of torch's that begins, and of each batch: some microseconds."""
+
+    def __init__(self) -> None:
+        self._guard: Callable[[], UnknownLoaders | None] = lambda: None
+        self._originals: tuple[Any, Any] | None = None
+
+    def begin(self, guard: UnknownLoaders) -> None:
+        if self._originals is not None:
+            self._guard = weakref.ref(guard)
+            return
+        self._guard = weakref.ref(guard)
+        draw, reset = self._originals = _ITERATOR.__next__, _ITERATOR._reset
+
+        @functools.wraps(draw)
+        def watched_draw(iterator: Any) -> Any:
+            batch = draw(iterator)
+            if (told := self._guard()) is not None:
+                told.drawn(iterator)
+            return batch
+
+        @functools.wraps(reset)
+        def watched_reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            if (told := self._guard()) is not None:
+                told.begun(iterator)
+            return reset(iterator, *args, **kwargs)
+
+        _ITERATOR.__next__, _ITERATOR._reset = watched_draw, watched_reset
+
+    def end(self) -> None:
+        if self._originals is not None:
+            (_ITERATOR.__next__, _ITERATOR._reset), self._originals = self._originals, None
+
+
+_watch = _IteratorWatch()
+
+
+def stop_watching() -> None:
+    """Puts torch's own methods back: for processes with several loops, such as tests."""
+    _watch.end()
+
+
+def _carried_ids() -> set[int]:
+    """Returns the objects that the script's loop hands on to its next step in variables."""
+    return {
+        id(frame.f_locals.get(name, frame.f_globals.get(name)))
+        for frame in frames_of_script()
+        for name in carried_names(frame.f_code, frame.f_lasti)
+    }
 
 
 def _kind_of(iterator: Any) -> str:

@@ -27,12 +27,12 @@ from deadpool.protocol.effects import (
     ToCoordinator,
     WriteSeal,
 )
+from deadpool.protocol.features.coding.stripes import Stripes, parity_layout
 from deadpool.protocol.identity import Generation, Layout, Version
 from deadpool.protocol.inputs import Offered
 from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, JointCopy, Plan, SlotRef
 from deadpool.protocol.schemes import Keeper, RankGroup
 from deadpool.protocol.seal import Digest, Geometry, Seal, capacity_extent
-from deadpool.protocol.stripes import Stripes, parity_layout
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView, VersionIndex, source_at
+from deadpool.protocol.features.coding.stripes import Stripes
 from deadpool.protocol.messages import Block, Copy, JointCopy, Rebuild
 from deadpool.protocol.schemes import RankGroup
-from deadpool.protocol.stripes import Stripes
 
 Kept = tuple[NodeView, JointCopy]
 

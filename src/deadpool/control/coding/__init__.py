@@ -1,0 +1,1 @@
+"""What the data plane does for coded memory: sums in the slots of parities, contributions, rebuilds."""
