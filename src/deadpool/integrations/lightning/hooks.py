@@ -99,7 +99,7 @@ def require_supported_data(fit_loop: Any) -> None:
 
 
 def require_supported_validation(val_loop: Any) -> None:
-    """Its loaders are known once it has run."""
+    """Refuses loaders of a validation, which are known once it has run."""
     combined = val_loop._combined_loader
     if any(getattr(each, "persistent_workers", False) for each in (combined.flattened if combined is not None else ())):
         raise ConfigError(
