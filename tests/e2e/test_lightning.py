@@ -135,9 +135,6 @@ DATA = {
     "random collator": ["--mask"],
     "random collator, workers": ["--mask", "--random-data", "--workers", "2"],
     "persistent workers": ["--mask", "--random-data", "--workers", "2", "--persistent"],
-    "stream": ["--stream", "--mask"],
-    "stream, workers": ["--stream", "--mask", "--workers", "2"],
-    "two loaders": ["--two", "--mask", "--random-data"],
 }
 FAULTS = {
     "the first step": "at=forward step=0 node=n0",
@@ -170,18 +167,6 @@ def test_data_audited(tmp_path, fork_server, record_property, kind, fault):
     record_property("audit", verdict)
     assert differences(undisturbed, disturbed) == []
     assert verdict == "exact"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("fault", ["at=forward step=0 node=n0", "at=backward step=3 node=n1"])
-def test_training_that_goes_on_from_a_checkpoint(tmp_path, fork_server, fault):
-    """The checkpoint is of the middle of an epoch."""
-    run_script_unprotected(SCRIPT, ["--max-steps", "9"], 2, tmp_path / "before")
-    arguments = ["--mask", "--resume", str(tmp_path / "before" / "out" / "checkpoints")]
-    undisturbed = undisturbed_by(tmp_path, arguments)
-    gated, disturbed = run(tmp_path, fork_server, fault, arguments=arguments)
-    assert len(gated.events("fault")) == 1
-    assert differences(undisturbed, disturbed) == []
 
 
 @pytest.mark.thorough

@@ -55,10 +55,10 @@ class LightningData:
             position.ahead = self._ahead
 
     def require_supported(self) -> None:
-        if len(self._positions) > 1 and self._loop._data_fetcher.length is None:
+        if len(self._positions) > 1 or self._loop._data_fetcher.length is None:
             raise ConfigError(
-                "several training loaders of which one has no length cannot be protected: Lightning reads ahead, and "
-                "into the next epoch of the shorter one; give the dataset a length, or join them in one dataset"
+                "an IterableDataset without a length, and several training loaders, cannot be protected with "
+                "lightning.Trainer yet: no fault was tried with them; give the dataset a length, or write the loop"
             )
 
     def _ahead(self) -> int:
