@@ -5,8 +5,10 @@ functions store, nor what changes inside of an object. So here values are compar
 containers, closures, classes, modules, iterators and generators hold at two boundaries.
 
 A place counts as carried if everything on the way to it is the same object as before, and its value is another one: a
-list that grew, an attribute that counts, a tensor in a dictionary that was written. An attribute that holds another
-tensor or another container than before may be the batch of the step, and says nothing.
+list that grew, an attribute that counts, a tensor in a dictionary that was written. A dictionary or a set that only
+gets new entries may be a cache: it counts if it has grown by an entry per step at several looks in a row. An attribute,
+a closure or a global that holds another tensor or container than before may be the batch of the step: rebound.py finds
+out whether it is read before it is stored.
 
 Protected objects and what they lead to are left out, but for numbers of which the object's state_dict() tells nothing:
 an average whose state has the tensors and not the count of updates.
@@ -25,7 +27,7 @@ import sys
 import types
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +40,18 @@ from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_gradients import frames_of_script, is_of_script, is_own_class
 from deadpool.trainer.guards.fingerprints import is_known_kind
 from deadpool.trainer.guards.guard import Findings, is_due
+from deadpool.trainer.guards.rebound import (
+    OF_MODULES,
+    AttributeWatch,
+    Binding,
+    BindingKind,
+    Identities,
+    Owners,
+    cells_of,
+    has_compiled,
+    is_read_first,
+    module_paths,
+)
 from deadpool.trainer.guards.state_in_variables import held_ids, loop_stores
 
 _DEPTH = 6  # of attributes, containers and closures below a variable
@@ -50,6 +64,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
 _LEFT_OUT = (DataLoader, Dataset, Sampler)  # data, and what loaders.py looks at
 _BUILTIN_ITERATORS = ("builtins", "itertools")
+_GROWN_IN_A_ROW = 3
 _OF_NAMES = re.compile(r"(\[-?\d+\]|~).*")  # an element of a list is called by the name of the list
 
 
@@ -60,34 +75,79 @@ class _Place(NamedTuple):
     way: tuple[int, ...]
 
 
+class Entries(NamedTuple):
+    """Of a dictionary or a set: how many, and which objects are called by which key; of a big one only how many."""
+
+    size: int
+    ids: dict[Any, int | None]
+
+    def has_only_more_than(self, before: Entries) -> bool:
+        return self.size > before.size and (not self.ids or before.ids.items() <= self.ids.items())
+
+
 class CarriedValues:
     def __init__(self, findings: Findings, state: ProtectedState) -> None:
         self._findings, self._state = findings, state
         self._before: dict[_Place, object] = {}
-        self._kept: list[object] = []  # what was on the ways: an id means one object as long as it lives
+        self._bindings: dict[Binding, int] = {}
+        self._same = Identities([])
+        self._number = 0  # of the last look
+        self._grown: dict[_Place, int] = {}  # looks in a row at which something has only grown, by an entry per step
+        self._watch = AttributeWatch()
+        self._objects: dict[str, Any] = {}
         self._told: set[str] = set()
         self.enabled = True  # False: a library owns the loop, and its frames are not the script's
 
     def enter_step(self, number: int) -> None:
-        """What the first step makes is compared only once it is there."""
+        self._watch.begin()
 
     def leave_step(self, number: int) -> None:
-        """What is done behind the block belongs to the step too."""
+        """Attributes are watched in the block. For the rest, what is done behind the block belongs to the step too."""
+        self._tell(self._watch.end())
 
     def at_boundary(self, number: int) -> None:
+        self._same.let_go()
         if not self.enabled or not is_due(number):
             return
         walk = _Walk(self._state)
         now = walk.values()
         if walk.is_too_much:
-            self.enabled, self._before, self._kept = False, {}, []
+            self.enabled, self._before, self._bindings, self._same = False, {}, {}, Identities([])
             return
-        moved = [place for place, value in now.items() if place in self._before and self._before[place] != value]
-        if moved:
-            held = held_ids(self._state)
+        moved = [place for place, value in now.items() if self._has_moved(place, value, number)]
+        rebound = [key for key, value in walk.bindings.items() if self._is_rebound(key, id(value))]
+        if moved or rebound:
+            held = held_ids(self._state, walk.loaders)
             moved = [place for place in moved if walk.is_of_holder(place) or held.isdisjoint(place.way)]
-        self._before, self._kept = now, walk.seen
-        names = sorted({_OF_NAMES.sub("", place.name) for place in moved} - self._told)
+            rebound = [key for key in rebound if key.owner_id not in held]
+        self._objects = walk.objects
+        self._watch.choose(rebound, walk.owners)
+        self._before, self._same, self._number = now, Identities(walk.seen), number
+        self._bindings = {key: id(value) for key, value in walk.bindings.items()}
+        self._tell({place.name for place in moved} | {key.name for key in rebound if is_read_first(key, walk.owners)})
+
+    def take_objects(self) -> dict[str, Any]:
+        """Modules, optimizers, generators and the like that the last look has found, by name. They are not kept."""
+        taken, self._objects = self._objects, {}
+        return taken
+
+    def _has_moved(self, place: _Place, value: object, number: int) -> bool:
+        before = self._before.get(place)
+        if place not in self._before or before == value or not self._same.are_all(place.way):
+            return False
+        if not (isinstance(value, Entries) and isinstance(before, Entries) and value.has_only_more_than(before)):
+            return True
+        is_steady = value.size - before.size >= number - self._number
+        self._grown[place] = self._grown.get(place, 0) + 1 if is_steady else 0
+        return self._grown[place] >= _GROWN_IN_A_ROW
+
+    def _is_rebound(self, key: Binding, value_id: int) -> bool:
+        before = self._bindings.get(key)
+        is_known = before is not None and self._same.are_all((key.owner_id,))
+        return is_known and (before != value_id or not self._same.are_all((value_id,)))
+
+    def _tell(self, places: Iterable[str]) -> None:
+        names = sorted({_OF_NAMES.sub("", each) for each in places} - self._told)
         if names:
             self._told.update(names)
             more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
@@ -105,7 +165,12 @@ class _Walk:
         self._ids: set[int] = set()
         self._of_holders: set[_Place] = set()
         self._found: dict[_Place, object] = {}
+        self._modules = state.modules
         self.seen: list[object] = []
+        self.bindings: dict[Binding, object] = {}
+        self.owners = Owners()
+        self.objects: dict[str, Any] = {}  # of kinds that state_in_variables.py compares
+        self.loaders: list[Any] = []
 
     @property
     def is_too_much(self) -> bool:
@@ -129,12 +194,25 @@ class _Walk:
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and is_of_script(file):
                 self._go_through_globals(f"{name}.", vars(module), frozenset())
+        self._go_through_modules()
         return self._found
+
+    def _go_through_modules(self) -> None:
+        """Protected modules of the script: snapshots have no tensors in their attributes."""
+        if has_compiled():
+            return
+        for name, module in module_paths(self._modules):
+            for key, each in vars(module).items():
+                if key not in OF_MODULES and not self._is_left_out(each):
+                    self._bind("attribute", module, key, f"{name}.{key}", each)
 
     def _go_through_globals(self, prefix: str, variables: Mapping[str, Any], own: frozenset[str]) -> None:
         if id(variables) not in self._ids:
             self._ids.add(id(variables))
             self._go_through_variables(prefix, variables, own, (id(variables),))
+            for name, value in list(variables.items()):
+                if name not in own and not name.startswith("__"):
+                    self._bind("global", variables, name, prefix + name, value)
 
     def _go_through_variables(
         self, prefix: str, variables: Mapping[str, Any], own: frozenset[str], way: tuple[int, ...]
@@ -165,13 +243,44 @@ class _Walk:
             self._note(place, way, repr(value))
             return
         if depth == 0 or self.is_too_much or id(value) in self._ids or self._is_left_out(value):
+            self._collect(place, value)
             return
         self._ids.add(id(value))
         self.seen.append(value)
         way = (*way, id(value))
         for inner, each in _inside(place, value):
             self._go_through(inner, each, way, depth - 1)
+        self._bind_inside(place, value)
         self._note(f"{place}~", way, _content_of(value))
+
+    def _collect(self, place: str, value: Any) -> None:
+        if isinstance(value, DataLoader):
+            self.loaders.append(value)
+        elif is_known_kind(value) and id(value) not in self._protected and id(value) not in self._ids:
+            self._ids.add(id(value))
+            self.objects[place] = value
+
+    def _bind_inside(self, place: str, value: Any) -> None:
+        """Notes what an object, a closure or a generator calls by a name of its own."""
+        if isinstance(value, types.FunctionType):
+            if is_of_script(value.__code__.co_filename):
+                self.owners.add_function(value)
+                for name, each in cells_of(value):
+                    self._bind("closure", value, name, f"{place}:{name}", each)
+        elif isinstance(value, types.GeneratorType):
+            if value.gi_frame is not None and not value.gi_running and is_of_script(value.gi_code.co_filename):
+                for name, each in value.gi_frame.f_locals.items():
+                    self._bind("generator", value, name, f"{place}:{name}", each)
+        elif not isinstance(value, (type, Tensor, *_CONTAINERS)) and is_own_class(type(value)):
+            for name, each in vars(value).items() if hasattr(value, "__dict__") else ():
+                self._bind("attribute", value, name, f"{place}.{name}", each)
+
+    def _bind(self, kind: BindingKind, owner: Any, attribute: str, name: str, value: Any) -> None:
+        is_kind = isinstance(value, (Tensor, np.ndarray, *_CONTAINERS)) or is_own_class(type(value))
+        if is_kind and not self._is_left_out(value):
+            key = Binding(kind, id(owner), attribute, name)
+            self.bindings[key] = value
+            self.owners.add(owner)
 
     def _is_left_out(self, value: Any) -> bool:
         if isinstance(value, Tensor):  # what state_dict() returns shares the memory of the module
@@ -209,6 +318,8 @@ def _content_of(value: Any) -> object:
         return 0 if value.is_inference() else value._version
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else zlib.crc32(value.reshape(-1)[:_SAMPLE_BYTES].tobytes())
+    if isinstance(value, (dict, set)):
+        return Entries(len(value), {key: None if isinstance(each, _PLAIN) else id(each) for key, each in _items(value)})
     if isinstance(value, _CONTAINERS):
         return len(value), [id(each) for _, each in _items(value) if not isinstance(each, _PLAIN)]
     if isinstance(value, types.GeneratorType):
@@ -260,7 +371,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
         items = list(value.items()) if len(value) <= _MOST_ITEMS else []
         return [(key, each) for key, each in items if isinstance(key, (str, int))]
     if isinstance(value, set):
-        return list(enumerate(sorted(each for each in value if isinstance(each, str))))[-_LAST_ITEMS:]
+        return [(each, each) for each in value if isinstance(each, (str, int))] if len(value) <= _MOST_ITEMS else []
     first = 0 if len(value) <= _MOST_ITEMS else len(value) - _LAST_ITEMS
     try:
         return [(index, value[index]) for index in range(first, len(value))]
