@@ -31,8 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deadpool.snapshot.record.tensors import local_part
@@ -50,12 +49,11 @@ from deadpool.trainer.guards.rebound import (
     cells_of,
     has_compiled,
     is_read_first,
-    module_paths,
 )
 from deadpool.trainer.guards.state_in_variables import held_ids, loop_stores
 
 _DEPTH = 6  # of attributes, containers and closures below a variable
-_MOST_PLACES = 20000  # more is data: then nothing is compared any more
+_MOST_PLACES = 4000  # more is data: then nothing is compared any more
 _MOST_ITEMS = 64  # of longer containers only the last items are compared, and the length
 _LAST_ITEMS = 2
 _NAMED = 8
@@ -65,6 +63,7 @@ _CONTAINERS = (list, tuple, dict, set, deque)
 _LEFT_OUT = (DataLoader, Dataset, Sampler)  # data, and what loaders.py looks at
 _BUILTIN_ITERATORS = ("builtins", "itertools")
 _GROWN_IN_A_ROW = 3
+_WITH_STORAGE = frozenset({Tensor, nn.Parameter})
 _OF_NAMES = re.compile(r"(\[-?\d+\]|~).*")  # an element of a list is called by the name of the list
 
 
@@ -119,7 +118,8 @@ class CarriedValues:
         if moved or rebound:
             held = held_ids(self._state, walk.loaders)
             moved = [place for place in moved if walk.is_of_holder(place) or held.isdisjoint(place.way)]
-            rebound = [key for key in rebound if key.owner_id not in held]
+            moved = [place for place in moved if not walk.is_protected(place)]
+            rebound = [key for key in rebound if key.owner_id not in held and not walk.is_protected(key)]
         self._objects = walk.objects
         self._watch.choose(rebound, walk.owners)
         self._before, self._same, self._number = now, Identities(walk.seen), number
@@ -158,14 +158,13 @@ class _Walk:
     """Goes through everything that the variables of the script lead to, once."""
 
     def __init__(self, state: ProtectedState) -> None:
-        modules = (each for module in state.modules for each in module.modules())
-        self._stateful = state.stateful
-        self._memory = _memory_of(state)
-        self._protected = {*map(id, modules), *state.param_ids, *map(id, state.holders)}
+        self._state, self._stateful = state, state.stateful
+        self._modules = [(root, path, each) for root in state.modules for path, each in root.named_modules()]
+        self._protected = {*(id(each) for _, _, each in self._modules), *state.param_ids, *map(id, state.holders)}
         self._ids: set[int] = set()
         self._of_holders: set[_Place] = set()
         self._found: dict[_Place, object] = {}
-        self._modules = state.modules
+        self._tensors: dict[_Place, Tensor] = {}
         self.seen: list[object] = []
         self.bindings: dict[Binding, object] = {}
         self.owners = Owners()
@@ -174,7 +173,7 @@ class _Walk:
 
     @property
     def is_too_much(self) -> bool:
-        return len(self._ids) > _MOST_PLACES
+        return len(self._found) > _MOST_PLACES
 
     def is_of_holder(self, place: _Place) -> bool:
         return place in self._of_holders
@@ -190,10 +189,8 @@ class _Walk:
         for frame in frames:
             own = loop_stores(frame.f_code, frame.f_lasti) if frame.f_locals is frame.f_globals else frozenset()
             self._go_through_globals("", frame.f_globals, own)
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and is_of_script(file):
-                self._go_through_globals(f"{name}.", vars(module), frozenset())
+        for name, module in _modules_of_script():
+            self._go_through_globals(f"{name}.", vars(module), frozenset())
         self._go_through_modules()
         return self._found
 
@@ -201,10 +198,16 @@ class _Walk:
         """Protected modules of the script: snapshots have no tensors in their attributes."""
         if has_compiled():
             return
-        for name, module in module_paths(self._modules):
-            for key, each in vars(module).items():
-                if key not in OF_MODULES and not self._is_left_out(each):
-                    self._bind("attribute", module, key, f"{name}.{key}", each)
+        for root, path, module in self._modules:
+            if is_own_class(type(module)) and type(module).get_extra_state is nn.Module.get_extra_state:
+                for key in vars(module).keys() - OF_MODULES:
+                    self._bind(
+                        "attribute",
+                        module,
+                        key,
+                        ".".join(filter(None, (type(root).__name__, path, key))),
+                        vars(module)[key],
+                    )
 
     def _go_through_globals(self, prefix: str, variables: Mapping[str, Any], own: frozenset[str]) -> None:
         if id(variables) not in self._ids:
@@ -252,6 +255,13 @@ class _Walk:
             self._go_through(inner, each, way, depth - 1)
         self._bind_inside(place, value)
         self._note(f"{place}~", way, _content_of(value))
+        if isinstance(value, Tensor):
+            self._tensors[_Place(f"{place}~", way)] = value
+
+    def is_protected(self, place: _Place | Binding) -> bool:
+        """Whether it is a tensor in the memory of what is protected, as what state_dict() returns is."""
+        value = self._tensors.get(place) if isinstance(place, _Place) else self.bindings[place]
+        return isinstance(value, Tensor) and _memory(value) in self._memory
 
     def _collect(self, place: str, value: Any) -> None:
         if isinstance(value, DataLoader):
@@ -283,22 +293,27 @@ class _Walk:
             self.owners.add(owner)
 
     def _is_left_out(self, value: Any) -> bool:
-        if isinstance(value, Tensor):  # what state_dict() returns shares the memory of the module
-            return id(value) in self._protected or _memory(value) in self._memory
-        return id(value) in self._protected or is_known_kind(value) or isinstance(value, _LEFT_OUT)
+        return id(value) in self._protected or is_known_kind(value) or _is_data_source(type(value))  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def _memory(self) -> set[int]:
+        """Where the memory of protected tensors begins, and that of their gradients."""
+        modules = [each for _, _, each in self._modules]
+        inner = [each for module in modules for each in module._parameters.values() if each is not None]
+        taken = [each for opt in self._state.optimizers for group in opt.param_groups for each in group["params"]]
+        params = {id(each): each for each in (*inner, *taken)}.values()
+        buffers = [each for module in modules for each in module._buffers.values() if each is not None]
+        states = [part for opt in self._state.optimizers for each in opt.state.values() for part in _tensors_in(each)]
+        gradients = [each.grad for each in params if each.grad is not None]
+        return {_memory(each) for each in (*params, *buffers, *states, *gradients)} - {0}
 
     def _note(self, place: str, way: tuple[int, ...], value: object) -> None:
         self._found.setdefault(_Place(place, way), value)
 
 
-def _memory_of(state: ProtectedState) -> set[int]:
-    """Returns where the memory of protected tensors begins, and that of their gradients."""
-    params = {id(each): each for module in state.modules for each in module.parameters()}
-    params |= {id(each): each for opt in state.optimizers for group in opt.param_groups for each in group["params"]}
-    buffers = [each for module in state.modules for each in module.buffers()]
-    states = [part for opt in state.optimizers for each in opt.state.values() for part in _tensors_in(each)]
-    gradients = [each.grad for each in params.values() if each.grad is not None]
-    return {_memory(each) for each in (*params.values(), *buffers, *states, *gradients)} - {0}
+@functools.lru_cache(maxsize=4096)
+def _is_data_source(kind: type) -> bool:
+    return issubclass(kind, _LEFT_OUT)
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
@@ -307,9 +322,27 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 def _memory(tensor: Tensor) -> int:
     """Returns where its storage begins; 0: it has none."""
-    local = local_part(tensor.detach())
-    has_storage = local.layout is torch.strided and local.device.type != "meta"
-    return local.untyped_storage().data_ptr() if has_storage else 0
+    local = tensor if type(tensor) in _WITH_STORAGE else local_part(tensor.detach())
+    try:
+        return local.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse tensors have none
+        return 0
+
+
+_not_the_scripts: set[str] = set()
+
+
+def _modules_of_script() -> list[tuple[str, types.ModuleType]]:
+    """A process has thousands of others, which are looked at once."""
+    found = []
+    for name in sys.modules.keys() - _not_the_scripts:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if isinstance(module, types.ModuleType) and isinstance(file, str) and is_of_script(file):
+            found.append((name, module))
+        else:
+            _not_the_scripts.add(name)
+    return sorted(found, key=lambda each: each[0])
 
 
 def _content_of(value: Any) -> object:

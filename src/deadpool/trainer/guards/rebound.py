@@ -165,14 +165,6 @@ def has_compiled() -> bool:
     return dynamo is not None and bool(dynamo.counters["frames"])
 
 
-def module_paths(modules: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Modules of the script, by the name of the class and, below it, their paths."""
-    for root in modules:
-        for path, each in root.named_modules():
-            if is_own_class(type(each)) and type(each).get_extra_state is nn.Module.get_extra_state:
-                yield f"{type(root).__name__}.{path}".rstrip("."), each
-
-
 class AttributeWatch:
     """Which of some attributes are read first in a step, and stored then."""
 

@@ -181,6 +181,7 @@ def _live(places: dict[int, _Place], loop: set[int]) -> dict[int, frozenset[str]
 
 _DEPTH = 6  # of attributes and containers between a protected object and what its state_dict() may keep
 _MOST = 20000  # objects that are looked at on the way
+_MOST_ITEMS = 1000  # of one container: more are data
 _NAMED = 8
 _DEPTH_OF_VALUES = 3  # containers in containers
 _REMEDY = "Pass it to protect() too: objects with state_dict() and load_state_dict() are restored."
@@ -317,10 +318,8 @@ def _is_global_generator(value: Any) -> bool:
 def _inside(value: Any) -> list[Any]:
     if isinstance(value, (type, types.ModuleType, Tensor, str, bytes, int, float)):
         return []
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set)):
-        return list(value)
+    if isinstance(value, (dict, list, tuple, set)):
+        return list(islice(value.values() if isinstance(value, dict) else value, _MOST_ITEMS))
     if isinstance(value, types.FunctionType):
         return _inside_function(value)
     slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots_of(kind)]
