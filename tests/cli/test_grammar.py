@@ -16,14 +16,14 @@ import typer.main
 from command import deadpool
 
 from deadpool import cli
+from deadpool.cli.arguments import RUN_HELP, for_a_job
 from deadpool.cli.job_client import find_run_dir
 from deadpool.cli.main import app
-from deadpool.cli.run_argument import RUN_HELP, for_a_job
 from deadpool.errors import ConfigError
 
 ON_A_JOB = {
     "status", "show story", "show top", "show trace", "show journal", "show logs", "show picture", "show dashboard",
-    "show report", "node kill", "node drain", "node replace", "job audit", "job protect", "durable now",
+    "show report", "node kill", "node flip", "node drain", "node replace", "job audit", "job protect", "durable now",
 }  # fmt: skip
 MAKES_THE_FOLDER = {
     "run", "coordinator", "ssh", "slurm submit", "slurm script", "slurm batch", "slurm node", "slurm spare",

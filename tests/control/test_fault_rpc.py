@@ -18,8 +18,9 @@ from deadpool.protocol.messages import Injection, Join, Permit, Plan, RankOrder,
 class Desk:
     """A desk before a job of two nodes with two ranks each, of which n1 has completed 5 steps."""
 
-    def __init__(self, *orders: str) -> None:
-        settings = Settings(layout=Layout(positions=2, per_node=2, holders=1), slots=3, heartbeat_s=1, unwind_s=1)
+    def __init__(self, *orders: str, drills: bool = False) -> None:
+        layout = Layout(positions=2, per_node=2, holders=1)
+        settings = Settings(layout=layout, slots=3, heartbeat_s=1, unwind_s=1, drills=drills)
         deadlines = Deadlines(node_s=5, fence_s=5, prepare_s=5, connect_s=5, spare_wait_s=5, hang_s=5)
         core = Coordinator(CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule()))
         for name in ("n0", "n1", "n2"):
@@ -97,3 +98,33 @@ def plan(*ranks: int) -> Plan:
         store_rank=0,
         orders=tuple(RankOrder(rank=rank, keep=False) for rank in ranks),
     )
+
+
+FLIP = {"rank": 3, "signal": 0, "at": "updated", "step": 9, "flip": "moment", "lasts": True}
+
+
+def test_state_is_changed_in_drills_only():
+    bench = Desk()
+    assert "start it with --drills" in bench.desk.order(FLIP).error
+    assert bench.sent == [] and bench.records == []
+
+
+def test_order_to_flip_a_bit_names_the_device():
+    bench = Desk(drills=True)
+    assert bench.desk.order(FLIP).error is None
+    ((node, injection),) = bench.sent
+    assert (node, injection.flips, injection.lasts) == ("n1", "moment", True)
+    assert [rank for rank in range(4) if injection.hits(rank)] == [1, 3], "the second device of whatever node it is on"
+
+
+@pytest.mark.parametrize(
+    ("order", "error"),
+    [
+        ({**FLIP, "flip": "gradient"}, "flip='gradient' cannot be used: give one of parameter, moment"),
+        ({**FLIP, "rank": None, "node": "n1"}, "flip= needs a rank"),
+        ({**FLIP, "step": None}, "flip= needs a step"),
+        ({**FLIP, "flip": None, "at": "clip"}, "lasts goes with flip="),
+    ],
+)
+def test_order_to_flip_a_bit_that_cannot_be_meant_is_refused(order, error):
+    assert error in Desk(drills=True).desk.order(order).error

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, coordinators, departures, health, memory
+from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, departures, links, machines
 from deadpool_lab.sim.faults.fault import TIME
 
 
@@ -79,8 +79,8 @@ class Profile:
 
 ANYTHING = Profile(name="anything")
 SIZE_KINDS = frozenset(kind.kind for kind in departures.SIZE_FAULTS)
-MEMORY_KINDS = frozenset(kind.kind for kind in memory.MEMORY_USE_FAULTS)
-HEALTH_KINDS = frozenset(kind.kind for kind in health.FAULTS)
+MEMORY_KINDS = frozenset(kind.kind for kind in machines.MEMORY_USE_FAULTS)
+HEALTH_KINDS = frozenset(kind.kind for kind in departures.HEALTH_FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
 
@@ -156,6 +156,6 @@ def _can_meet(options: SeedOptions, kind: FaultKind) -> bool:
     """Some kinds mean something only to a job that may shrink, that may choose its scheme, or that may end early."""
     if kind.kind in MEMORY_KINDS:
         return bool(options.coded)
-    if kind.kind == coordinators.WITH_MACHINE:
+    if kind.kind == links.WITH_MACHINE:
         return bool(options.ends_at)
     return bool(options.shards) or kind.kind not in SIZE_KINDS

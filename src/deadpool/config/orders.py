@@ -1,12 +1,10 @@
 """What a user orders for later: faults, and calls at events.
 
-`InjectionOrder`: Faults that a user orders to be injected: which node or rank, with which signal, and at which
-moment of training.
+An `InjectionOrder` says which node or rank a fault hits, with which signal, and at which moment of training. The words
+for moments are defined here. An order is checked here wherever it comes from: a command, a setting, a test.
 
-The words for moments are defined here. An order is checked here wherever it comes from: a command, a setting, a
-test.
-
-`HookRule`: which events call which command or webhook, as `--on-event` and `--webhook` give it: EVENT,EVENT=TARGET.
+A `HookRule` says which events call which command or webhook, as `--on-event` and `--webhook` give it:
+EVENT,EVENT=TARGET.
 """
 
 from __future__ import annotations
@@ -33,9 +31,21 @@ MOMENTS: dict[str, str] = {
     "recovered": "right after a recovery, before the step is computed again (takes no step)",
 }
 
-_WORDS = ("at", "step", "node", "rank", "signal")
+FLIPS: dict[str, str] = {
+    "parameter": "one bit of a parameter flips",
+    "moment": "one bit of a moment of the optimizer flips",
+}
+UPDATED = "updated"
+"""The moment of what flips: the optimizer has stepped, and nothing is copied yet."""
+LASTS = ("once", "always")
+
+_WORDS = ("at", "step", "node", "rank", "signal", "flip", "lasts")
 _EXAMPLE = "'at=backward step=0 node=n1'"
-ORDER_HELP = f"e.g. {_EXAMPLE}; also rank=N instead of node=, and signal=SIGSTOP. Moments: " + ", ".join(MOMENTS)
+ORDER_HELP = (
+    f"e.g. {_EXAMPLE}; also rank=N instead of node=, and signal=SIGSTOP. Moments: "
+    + ", ".join(MOMENTS)
+    + ". With --drills also 'flip=parameter rank=0 step=20 lasts=always', see deadpool node flip"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +58,8 @@ class InjectionOrder:
     signal: int = signals.SIGKILL
     at: str | None = None
     step: int | None = None
+    flip: str | None = None  # no signal is sent: this kind of state is changed
+    lasts: bool = False  # in each step from there on
 
     def checked(self) -> InjectionOrder:
         """Raises ConfigError for an order that can never be carried out."""
@@ -59,21 +71,33 @@ class InjectionOrder:
             raise ConfigError("node='' cannot be used: give the name of a node, as `deadpool status` does")
         if self.rank is not None and self.rank < 0:
             raise ConfigError(f"rank={self.rank} cannot be used: give 0 or more")
-        if self.at is None and self.step is not None:
+        if self.flip is not None:
+            self._check_flip()
+        elif self.lasts:
+            raise ConfigError("lasts goes with flip=, one of " + ", ".join(FLIPS))
+        elif self.at is None and self.step is not None:
             raise ConfigError(
                 f"step={self.step} goes with a moment: give --at, or at= in --fault, one of {', '.join(MOMENTS)}"
             )
-        if self.at is not None and self.at not in MOMENTS:
+        if self.at is not None and self.at not in MOMENTS and self.flip is None:
             raise ConfigError(f"at={self.at!r} is not a moment: give one of {', '.join(MOMENTS)}")
         self._check_step()
         return self
+
+    def _check_flip(self) -> None:
+        if self.flip not in FLIPS:
+            raise ConfigError(f"flip={self.flip!r} cannot be used: give one of {', '.join(FLIPS)}")
+        if self.rank is None:
+            raise ConfigError("flip= needs a rank: one bit flips on its device, as in rank=1")
+        if self.at != UPDATED or self.step is None:
+            raise ConfigError("flip= needs a step, and no moment: it flips after the optimizer of that step")
 
     def _check_step(self) -> None:
         if self.at == "recovered" and self.step is not None:
             raise ConfigError(
                 f"step={self.step} cannot be used: at=recovered is the next recovery, at any step. Leave the step out"
             )
-        if self.at not in (None, "recovered") and self.step is None:
+        if self.at not in (None, UPDATED, "recovered") and self.step is None:
             raise ConfigError(
                 f"at={self.at} needs a step: give --step N, or step=N in --fault; it is {MOMENTS[self.at or '']}"
             )
@@ -85,6 +109,9 @@ class InjectionOrder:
 
     def moment(self) -> str:
         """When it will happen, in words."""
+        if self.flip is not None:
+            lasts = f"and of each later one on the device of rank {self.rank}" if self.lasts else "and no other"
+            return f"{FLIPS[self.flip]} after the optimizer of step {self.step}, {lasts}"
         return MOMENTS[self.at].partition(" (")[0].replace("N", str(self.step)) if self.at else "now"
 
 
@@ -96,6 +123,8 @@ def parse_order(text: str) -> InjectionOrder:
         raise ConfigError(
             f"fault {text!r}: {unknown[0]!r} is not one of its words: give {', '.join(_WORDS)}, as in {_EXAMPLE}"
         )
+    if "flip" in words:
+        return _flip_order(text, words)
     if "at" not in words:
         raise ConfigError(f"fault {text!r} names no moment: give at=, one of {', '.join(MOMENTS)}")
     try:
@@ -106,6 +135,22 @@ def parse_order(text: str) -> InjectionOrder:
             at=words["at"],
             step=_number("step", words),
         ).checked()
+    except ConfigError as error:
+        raise ConfigError(f"fault {text!r}: {error}") from None
+
+
+def flip_order(rank: int | None, flip: str, step: int | None, *, lasts: bool) -> InjectionOrder:
+    return InjectionOrder(rank=rank, at=UPDATED, step=step, flip=flip, lasts=lasts, signal=0).checked()
+
+
+def _flip_order(text: str, words: dict[str, Any]) -> InjectionOrder:
+    lasts = words.get("lasts", LASTS[0])
+    try:
+        if lasts not in LASTS:
+            raise ConfigError(f"lasts={lasts!r} cannot be used: give one of {', '.join(LASTS)}")
+        if unknown := sorted(set(words) - {"flip", "rank", "step", "lasts"}):
+            raise ConfigError(f"{unknown[0]!r} does not go with flip=")
+        return flip_order(_number("rank", words), words["flip"], _number("step", words), lasts=lasts == LASTS[1])
     except ConfigError as error:
         raise ConfigError(f"fault {text!r}: {error}") from None
 

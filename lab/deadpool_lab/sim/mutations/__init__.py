@@ -3,13 +3,7 @@
 docs/protocol.md lists them by number, each with the rule that it breaks.
 """
 
-from deadpool_lab.sim.mutations import (
-    leaving_mutations,
-    protection_mutations,
-    rules,
-    shrink_mutations,
-    takeover_mutations,
-)
+from deadpool_lab.sim.mutations import membership_mutations, protection_mutations, rules, takeover_mutations
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 
 ALL: tuple[Mutation, ...] = tuple(
@@ -17,9 +11,9 @@ ALL: tuple[Mutation, ...] = tuple(
         (
             *rules.MUTATIONS,
             *takeover_mutations.MUTATIONS,
-            *leaving_mutations.MUTATIONS,
+            *membership_mutations.LEAVING_MUTATIONS,
             *protection_mutations.MUTATIONS,
-            *shrink_mutations.MUTATIONS,
+            *membership_mutations.SHRINK_MUTATIONS,
         ),
         key=lambda mutation: mutation.number,
     )

@@ -73,7 +73,7 @@ class NodeInjections:
         return None
 
     def _send_to(self, injection: Injection, trainer: str, rank: int) -> None:
-        if injection.at != "wire" and injection.rank in (None, rank):
+        if injection.at != "wire" and injection.hits(rank):
             self._send(trainer, injection)
 
     def _hold(self, injection: Injection, seal: Seal) -> None:

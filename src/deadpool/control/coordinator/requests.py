@@ -132,6 +132,7 @@ class InjectionRpc:
         """An order of `deadpool node kill`."""
         try:
             order = InjectionOrder(**arguments).checked()
+            self._refuse_outside_of_drills(order)
             node = self._node_of(order)
             self._refuse_past(order, node)
         except ConfigError as error:
@@ -156,7 +157,15 @@ class InjectionRpc:
             self._send_order(order, node)
 
     def _send_order(self, order: InjectionOrder, node: str) -> None:
-        injection = Injection(signal=int(order.signal), rank=order.rank, at=order.at, step=order.step)
+        injection = Injection(
+            signal=int(order.signal),
+            rank=order.rank,
+            at=order.at,
+            step=order.step,
+            flips=order.flip or "",
+            lasts=order.lasts,
+            ranks_per_node=self._core().layout.per_node if order.flip is not None else 1,
+        )
         self._log_event(_event_of(order, node))
         self._send(node, injection)
 
@@ -174,6 +183,12 @@ class InjectionRpc:
                 f"no node holds rank {order.rank} now, because the job is {core.phase.value}: ask again when it runs"
             )
         return core.seats[position]
+
+    def _refuse_outside_of_drills(self, order: InjectionOrder) -> None:
+        if order.flip is not None and not self._core().settings.drills:
+            raise ConfigError(
+                "state is changed in drills only, and this job was not started for one: start it with --drills"
+            )
 
     def _refuse_past(self, order: InjectionOrder, node: str) -> None:
         """Refuses a step that is past as far as the coordinator knows. A step that is over when the order arrives is

@@ -9,7 +9,7 @@ Events of a pool of spare machines, in the log of the pool and in those of its m
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 _NAME = "the folder of the checkpoint in `--durable`"
 
@@ -84,6 +84,11 @@ EVENTS = (
 _WHERE = {"rank": "the rank that is hit", "at": "the moment of training", "signal": "the signal's number"}
 _STEP = {"step": "the step or version of that moment"}
 
+_FLIPS = {
+    "flips": "what a bit of flips, parameter or moment; absent: a signal is sent",
+    "lasts": "whether one flips in each later step on this device too",
+}
+
 INJECTION_EVENTS = (
     EventType(
         name="signal_sent",
@@ -103,26 +108,31 @@ INJECTION_EVENTS = (
             "signal": "the signal's number",
             "when": "the moment in words",
         },
-        console="fault ordered: signal {signal} for node {node}, {when}",
+        console="fault ordered for node {node}: {when}",
     ),
     EventType(
         name="injection_set",
         meaning="The trainer, or the agent, that the fault waits in has the order.",
         action="Nothing.",
-        fields={**_WHERE, **_STEP, "trainer": "the trainer; empty: the agent injects it"},
+        fields={**_WHERE, **_STEP, **_FLIPS, "trainer": "the trainer; empty: the agent injects it"},
     ),
     EventType(
         name="injected",
-        meaning="The moment has come, and the signal is sent.",
+        meaning="The moment has come, and the signal is sent, or a bit has flipped.",
         action="Nothing: a `fault` follows.",
-        fields={**_WHERE, **_STEP, "trainer": "the trainer; empty: the agent injects it"},
-        console="fault injected: rank {rank} has reached {at}, signal {signal}",
+        fields={
+            **_WHERE,
+            **_STEP,
+            "trainer": "the trainer; empty: the agent injects it",
+            **_FLIPS,
+        },
+        console="fault injected: rank {rank} has reached {at}",
     ),
     EventType(
         name="injection_missed",
         meaning="The moment did not come in its step, and the fault is not injected.",
         action="Order it again for a later step.",
-        fields={**_WHERE, **_STEP, "trainer": "the trainer; empty: the agent was to inject it"},
+        fields={**_WHERE, **_STEP, **_FLIPS, "trainer": "the trainer; empty: the agent was to inject it"},
         console="fault NOT injected: {at} of step {step} did not come to rank {rank}",
     ),
 )

@@ -46,12 +46,23 @@ class Injection(Message, frozen=True, kw_only=True):
 
     Without `at` it is sent now. Otherwise it is sent at that moment (deadpool.config.orders) of step or version
     `step`, by the first trainer that reaches it.
+
+    With `flips` no signal is sent: one bit of this kind of state flips on the device of this rank, after the optimizer
+    of step `step`. If it `lasts`, one flips in each later step too, whichever rank the device serves.
     """
 
     signal: int
     rank: int | None
     at: str | None = None
     step: int | None = None
+    flips: str = ""  # parameter, or moment
+    lasts: bool = False
+    ranks_per_node: int = 1  # ranks of the same place on their nodes have the same device
+
+    def hits(self, rank: int) -> bool:
+        if self.rank is None or self.rank == rank:
+            return True
+        return self.lasts and rank % self.ranks_per_node == self.rank % self.ranks_per_node
 
 
 class Injected(Message, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ class Settings(Message, frozen=True, kw_only=True):
     adaptive: AdaptiveBounds | None = None  # None: protection stays as it is
     on_inexact: str = "warn"  # what follows where a script is found not to be exact: warn, or stop
     on_corruption: str = "stop"  # where corruption cannot be removed: stop, or go-on; ignore: nobody looks for it
+    drills: bool = False  # faults that change state may be ordered
     audit: bool = False  # a recovery is played once, early, and what is computed again is compared
     without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30, carried ranks)
 

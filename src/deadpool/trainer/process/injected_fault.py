@@ -34,8 +34,10 @@ from torch.utils._pytree import tree_leaves
 from deadpool.events.event import Event
 from deadpool.protocol.messages import Injected, Injection, Report
 from deadpool.trainer.loop import Arguments, after_closure
+from deadpool.trainer.process.bit_flip import flip_bit
 
 if TYPE_CHECKING:
+    from deadpool.snapshot.state.state import ProtectedState
     from deadpool.trainer.process.session import Session
 
 
@@ -148,6 +150,7 @@ class InjectionTriggers:
         self._session = session
         self._waiting: tuple[Injection, ...] = ()
         self._watch: MomentWatch | None = None
+        self._step = 0  # the one that is computed
 
     def add(self, injection: Injection) -> None:
         if injection not in self._waiting:  # every seat brings it again
@@ -158,6 +161,7 @@ class InjectionTriggers:
 
     def enter_step(self, number: int) -> None:
         """Watches for one moment: if several of this step are waited for, the one that comes first."""
+        self._step = number
         due = [injection for injection in self._waiting if injection.at in WATCHED and injection.step == number]
         if due:
             injection = min(due, key=lambda each: WATCHED.index(each.at or ""))
@@ -172,12 +176,27 @@ class InjectionTriggers:
             if completed:
                 watch.block_ends()
 
+    def updated(self, state: ProtectedState) -> None:
+        """The step's block has ended well: the optimizer has stepped, and nothing is copied yet."""
+        for injection in [each for each in self._waiting if each.flips and each.step is not None]:
+            if self._step == injection.step or (injection.lasts and self._step > (injection.step or 0)):
+                self._flip(injection, state)
+
+    def _flip(self, injection: Injection, state: ProtectedState) -> None:
+        if not flip_bit(injection.flips, state.modules, state.optimizers, self._step):
+            self._miss(injection)
+            return
+        self._report("injected", injection)
+        if not injection.lasts:
+            self._remove(injection)
+            self._session.send(Injected(injection=injection, hit=True))
+
     def between(self, number: int) -> None:
         """The step counts and its snapshot has begun. Moments of this step and of earlier ones are missed for good."""
         for injection in self._waiting:
             if injection.at == "between" and injection.step == number:
                 self._inject(injection)
-            elif injection.step is not None and injection.step <= number:
+            elif injection.step is not None and injection.step <= number and not injection.lasts:
                 self._miss(injection)
 
     def recovered(self) -> None:
@@ -232,7 +251,14 @@ class InjectionTriggers:
     def _report(self, what: str, injection: Injection) -> None:
         """The event has no cause: it did not follow from the fault that caused this generation."""
         session = self._session
-        detail = {"trainer": session.name, "at": injection.at, "signal": injection.signal}
+        detail = {
+            "trainer": session.name,
+            "at": injection.at,
+            "signal": injection.signal or None,
+            "flips": injection.flips or None,
+            "lasts": injection.lasts or None,
+        }
         rank = session.role.rank if session.role is not None else None
-        event = Event(what=what, rank=rank, step=injection.step, detail=detail)
+        step = self._step if what == "injected" and injection.flips else injection.step
+        event = Event(what=what, rank=rank, step=step, detail=detail)
         session.send(Report(records=(event.record(t=time.time()),)))
