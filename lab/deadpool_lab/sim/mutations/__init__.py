@@ -4,6 +4,7 @@ docs/protocol.md lists them by number, each with the rule that it breaks.
 """
 
 from deadpool_lab.sim.mutations import (
+    corruption_mutations,
     leaving_mutations,
     protection_mutations,
     rules,
@@ -20,6 +21,7 @@ ALL: tuple[Mutation, ...] = tuple(
             *leaving_mutations.MUTATIONS,
             *protection_mutations.MUTATIONS,
             *shrink_mutations.MUTATIONS,
+            *corruption_mutations.MUTATIONS,
         ),
         key=lambda mutation: mutation.number,
     )
