@@ -48,7 +48,7 @@ from deadpool.snapshot.transfer import (
     TransferRefused,
     TransferServer,
 )
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 
 GENERATION = Generation(1, 1)
 VERSION = Version(GENERATION, 1)

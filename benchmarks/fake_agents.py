@@ -38,7 +38,7 @@ from deadpool.protocol.messages import (
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
 from deadpool.wire.codec import Framer
 from deadpool.wire.control_link import connect, framed
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 GEOMETRY = Geometry(record_capacity=65536, unique_bytes=10_000_000_000, replica_bytes=0)
 EXTENT = Extent(record_bytes=4000, unique_bytes=10_000_000_000, replica_bytes=0)

@@ -39,8 +39,7 @@ from pairs import interval_95, neighbour_ratios
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import temporary_folder
-from deadpool.demo.comparison import NodeKill, kill_in_mid_step
-from deadpool.demo.trial import Results, differences
+from deadpool.demo.trial import NodeKill, Results, differences, kill_in_mid_step
 from deadpool.errors import JobFailed
 from deadpool_lab.workload.run import WorkloadTrial
 

@@ -39,7 +39,7 @@ from output import give_out
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import temporary_folder
-from deadpool.views.metrics.job_fold import JobFold
+from deadpool.views.metrics.folds import JobFold
 from deadpool_lab.workload.run import WorkloadTrial
 
 SCRIPT = Path(__file__).with_name("lost_coordinator_script.py")

@@ -41,8 +41,7 @@ from deadpool.snapshot.copying.copying import make_lane
 from deadpool.snapshot.copying.cuda import runtime
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.capture.capture import Capturer
-from deadpool.trainer.capture.capture_tasks import CaptureTarget
-from deadpool.trainer.capture.late_capture import Budget
+from deadpool.trainer.capture.capture_tasks import Budget, CaptureTarget
 
 SLOTS = 2
 BUDGET = 0.001

@@ -34,8 +34,7 @@ from output import give_out
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import temporary_folder
 from deadpool.control.launch.run_dir import RunDir
-from deadpool.demo.comparison import NodeKill, kill_in_mid_step
-from deadpool.demo.trial import Results, differences
+from deadpool.demo.trial import NodeKill, Results, differences, kill_in_mid_step
 from deadpool_lab.workload.layouts import NAMES
 from deadpool_lab.workload.run import WorkloadTrial
 

@@ -32,8 +32,7 @@ from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.transfer import PushRequest, TransferClient, TransferServer
-from deadpool.wire.secret import read_credentials
-from deadpool.wire.tls import OFF
+from deadpool.wire.credentials import OFF, read_credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 GENERATION = Generation(1, 1)

@@ -24,7 +24,7 @@ from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import Arrived, Progress, region, write_seal
 from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferServer
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 GENERATION = Generation(1, 1)

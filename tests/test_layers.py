@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sizing": {"errors", "events.story", "protocol.schemes", "views.metrics", "views.picture"},
     "views": {"", "errors", "events", "journal", "protocol.identity", "sizing"},
     "snapshot": {"errors", "host.host_memory", "protocol"}
-    | {f"wire.{module}" for module in ("secret", "handshake", "deadline", "listener", "tls")},
+    | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "listener")},
     "durable": {"protocol", "snapshot", "errors"},
     "backend": BASE,
     "trainer": SHARED | {"wire", "snapshot", "backend", "host", "journal"},
@@ -289,7 +289,7 @@ def test_coordinator_agent_and_commands_start_without_torch():
     start.remove("lab.chaos.gated")
     start.remove("lab.chaos.script")
     start.remove("lab.strangers.torchrun")
-    start += ["demo.trial", "demo.comparison", "lab.workload.run", "lab.workload.layouts"]
+    start += ["demo.trial", "demo.trial", "lab.workload.run", "lab.workload.layouts"]
     lines = [f"import deadpool.{module}".replace("deadpool.lab", "deadpool_lab") for module in start]
     lines += ["import sys", "sys.exit('torch' in sys.modules)"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=LIMIT_S)

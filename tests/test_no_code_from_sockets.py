@@ -1,7 +1,7 @@
 """Nothing that comes from a socket can carry code: no module of ours can read a format that does.
 
 torch's own object collectives pickle what scripts give them; their bytes pass through here unread
-(backend/rehearsing/recorded_collectives.py).
+(backend/recorded_collectives.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVALUATING = {"eval", "exec", "compile", "__import__"}
 UNPICKLING = {"torch.load", "np.load", "numpy.load", "pd.read_pickle", "pandas.read_pickle"}
 ALLOWED = {
     "trainer.process.main": {"compile", "exec"},  # runs the user's script, as python would
-    "clusters.kubernetes.rendering": {"yaml"},  # reads the user's own file, by safe_load
+    "clusters.kubernetes.charts": {"yaml"},  # reads the user's own file, by safe_load
     "durable.metadata": {"pickle"},  # writes the metadata of torch.distributed.checkpoint, and reads none
 }
 

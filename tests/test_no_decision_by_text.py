@@ -25,7 +25,7 @@ FOREIGN = {
     "clusters.slurm.client": 4,  # squeue and scontrol tell an unknown job from another failure in words only
     "clusters.slurm.waiting": 1,  # the reasons of squeue, some of which are followed by a name
     "cli.words": 1,  # click's words, or pydantic's: their errors have another class in each version of typer
-    "lab.chaos.faults.membership": 1,  # a launcher is judged by what it has said to a person
+    "lab.chaos.faults.nodes": 1,  # a launcher is judged by what it has said to a person
     "lab.strangers.protected": 1,  # so is a script, which has to be ended by an error of ours
     "lab.strangers.trial": 1,  # and with the right words
     "trainer.process.environment": 1,  # torch's advice is cut off, and nothing follows from it

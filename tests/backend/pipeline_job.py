@@ -15,8 +15,8 @@ from backend_child import WIDTH, Job, Scenario
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from deadpool.backend.rehearsing.collective_replay import CollectiveReplay
-from deadpool.backend.rehearsing.recorded_collectives import RecordedCollectives
+from deadpool.backend.interception import CollectiveReplay
+from deadpool.backend.recorded_collectives import RecordedCollectives
 from deadpool.trainer.adapters import adapters_for
 from deadpool.trainer.adapters.pipeline import watch_schedules
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deadpool.backend import torch_versions, world
-from deadpool.backend.nccl import communicators
+from deadpool.backend import nccl_communicators, torch_versions, world
 from deadpool.errors import Inexact
 
 
@@ -40,8 +39,8 @@ def backend(monkeypatch):
     without = SimpleNamespace(name="on hosts", nccl=None)
     monkeypatch.setattr(world, "joined_groups", lambda: [group, without])
     monkeypatch.setattr(torch_versions, "nccl_classes", lambda: [_Backend])
-    monkeypatch.setattr(communicators, "_GRAPH", _Graph)
-    capture = communicators.GraphCapture()
+    monkeypatch.setattr(nccl_communicators, "_GRAPH", _Graph)
+    capture = nccl_communicators.GraphCapture()
     capture.install()
     yield made
     capture.uninstall()

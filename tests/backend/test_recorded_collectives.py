@@ -11,9 +11,8 @@ from backend_child import GROUP_TIMEOUT_S, connect
 from backend_fleet import run_in_children
 
 from deadpool.backend.groups import Groups
-from deadpool.backend.interception import METHODS_WITH_RESULTS
-from deadpool.backend.rehearsing.collective_replay import CollectiveReplay
-from deadpool.backend.rehearsing.recorded_collectives import RecordedCollectives, copy_into, is_recordable
+from deadpool.backend.interception import METHODS_WITH_RESULTS, CollectiveReplay
+from deadpool.backend.recorded_collectives import RecordedCollectives, copy_into, is_recordable
 
 KEY = ("recv", "0", 0)
 HALF = torch.tensor([0.5, -1.0], dtype=torch.bfloat16)

@@ -17,9 +17,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from deadpool.backend import nccl_backends as nccl
 from deadpool.backend import torch_versions, world
 from deadpool.backend.groups import Groups
-from deadpool.backend.nccl import backends as nccl
 from deadpool.errors import ConfigError
 from deadpool.trainer.shares.layout import present_members
 

@@ -12,14 +12,14 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from deadpool.cli import lab, old_names
-from deadpool.cli.given import in_new_form
+from deadpool.cli import command_groups
+from deadpool.cli.arguments import in_new_form
+from deadpool.cli.command_groups import NEW_NAMES
 from deadpool.cli.main import PANELS, app
-from deadpool.cli.old_names import NEW_NAMES
 
 ROOT = Path(__file__).parents[2]
 MOST_AT_THE_TOP = 16
-KNOW_OLD_NAMES = {"CHANGELOG.md", "tests/cli/test_commands.py", str(Path(old_names.__file__).relative_to(ROOT))}
+KNOW_OLD_NAMES = {"CHANGELOG.md", "tests/cli/test_commands.py", str(Path(command_groups.__file__).relative_to(ROOT))}
 TOP: Any = typer.main.get_command(app)
 
 
@@ -82,7 +82,7 @@ def every_command(group: Any = TOP, before: str = "") -> Iterator[tuple[str, Any
         if hasattr(each, "commands"):
             yield from every_command(each, f"{before}{name} ")
         else:
-            yield f"{before}{name}", lab.command(name) if before == "lab " else each
+            yield f"{before}{name}", command_groups.lab_command(name) if before == "lab " else each
 
 
 def test_plan_finds_the_lab_before_it_works(refused, monkeypatch):
@@ -92,5 +92,5 @@ def test_plan_finds_the_lab_before_it_works(refused, monkeypatch):
         raise AssertionError("the plan was made first")
 
     monkeypatch.setattr("deadpool.sizing.advice.advise", works)
-    monkeypatch.setattr("deadpool.cli.lab.entry_points", lambda **_: [])
+    monkeypatch.setattr("deadpool.cli.command_groups.entry_points", lambda **_: [])
     assert "torch-deadpool-lab, which is not installed" in refused("plan --simulate 2")

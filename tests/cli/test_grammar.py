@@ -16,9 +16,9 @@ import typer.main
 from command import deadpool
 
 from deadpool import cli
+from deadpool.cli.arguments import RUN_HELP, for_a_job
 from deadpool.cli.job_client import find_run_dir
 from deadpool.cli.main import app
-from deadpool.cli.run_argument import RUN_HELP, for_a_job
 from deadpool.errors import ConfigError
 
 ON_A_JOB = {

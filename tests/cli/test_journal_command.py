@@ -9,7 +9,7 @@ import sys
 from waiting import LIMIT_S
 
 from deadpool.journal import Entry, Jsonl, Run
-from deadpool.journal.reading import JournalReader, newest_runs
+from deadpool.journal.jsonl import JournalReader, newest_runs
 
 
 def write(folder, run: Run, *steps: int, begin: float = 0.0) -> None:

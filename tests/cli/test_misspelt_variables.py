@@ -7,7 +7,7 @@ import pytest
 from deadpool.cli.words import tell_misspelt_variables
 from deadpool.config.environment import LOOKED_AT_VARIABLE
 from deadpool.config.job_config import SETTINGS
-from deadpool.config.misspelt import misspelt_variables
+from deadpool.config.resolution import misspelt_variables
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import typer.main
 from typer.testing import CliRunner
 
 from deadpool.cli.main import app
-from deadpool.config.job_config import SETTINGS, JobConfig, resolve, resolve_agent, settings_for
-from deadpool.config.sections import FIRST
+from deadpool.config.job_config import SETTINGS, JobConfig, settings_for
+from deadpool.config.resolution import FIRST, resolve, resolve_agent
 from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.errors import ConfigError
@@ -44,7 +44,7 @@ def test_flags_follow_the_names_of_settings():
 
 def test_help_says_the_default():
     help_of = {setting.name: setting.help_text() for setting in SETTINGS}
-    assert help_of["slots"].endswith("(default: 3)")
+    assert help_of["slots"].endswith("in at most half of the node's memory)")
     assert help_of["connect_timeout_s"].endswith("(default: 12 node timeouts, at least 30 s)")
     assert "default" not in help_of["topology"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.cli.act.job import _in_words
+from deadpool.cli.job import _in_words
 
 
 def test_what_holds_from_the_next_plan_on_is_not_called_done() -> None:

@@ -18,7 +18,7 @@ import deadpool
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.errors import VersionMismatch
 from deadpool.snapshot.transfer import TransferServer
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 OURS, OTHER = deadpool.__version__, "7.7.7"
 SECRET = "s" * 32
@@ -26,7 +26,7 @@ _PUSH = """
 import socket
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.channel import authenticate
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 sock = socket.create_connection(("127.0.0.1", {port}))
 connection = Connection(sock, "the holder", 300.0)
 try:

@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 
 from deadpool.clusters.slurm import client
-from deadpool.clusters.slurm.allocation import (
+from deadpool.clusters.slurm.batch import JobScript, check_before_submission, spare_script
+from deadpool.clusters.slurm.options import (
     Allocation,
     assign_roles,
+    job_settings,
+    option_words,
     racks_of_features,
     racks_of_switches,
     read_allocation,
+    words_for_spare,
+    words_of_record,
 )
-from deadpool.clusters.slurm.batch import JobScript, spare_script
-from deadpool.clusters.slurm.options import job_settings, option_words, words_for_spare, words_of_record
-from deadpool.clusters.slurm.preflight import check_before_submission
 from deadpool.clusters.slurm.run_folder import RunFolder
 from deadpool.clusters.slurm.watch import TimeLimit
 from deadpool.errors import ConfigError

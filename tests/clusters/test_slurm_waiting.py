@@ -13,8 +13,8 @@ import pytest
 
 from deadpool.cli.main import main
 from deadpool.clusters.slurm import client, run_folder
+from deadpool.clusters.slurm.batch import check_node_count, largest_partition
 from deadpool.clusters.slurm.client import PartitionSize, PendingJob
-from deadpool.clusters.slurm.preflight import check_node_count, largest_partition
 from deadpool.clusters.slurm.run_folder import RunFolder, note_submission, submitted_job
 from deadpool.clusters.slurm.waiting import StartWatch, why_it_waits, why_not_begun
 from deadpool.errors import ConfigError

@@ -17,10 +17,9 @@ from deadpool.cli.start.coordinator import founds
 from deadpool.clusters.ssh import outcome as outcome_module
 from deadpool.clusters.ssh.connection import SshClient
 from deadpool.clusters.ssh.daemon import Daemon
-from deadpool.clusters.ssh.hosts import Host, read_hosts, settle
+from deadpool.clusters.ssh.hosts import Checked, Host, findings, read_hosts, settle
 from deadpool.clusters.ssh.launcher import SshJob, SshOptions
 from deadpool.clusters.ssh.outcome import Outcome
-from deadpool.clusters.ssh.preflight import Checked, findings
 from deadpool.clusters.ssh.upstream import decode_marked, encode_marked
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import lock_folder

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from deadpool.config.job_config import SETTINGS, JobConfig, resolve
-from deadpool.config.sections import FIRST, SECTIONS
+from deadpool.config.job_config import SETTINGS, JobConfig
+from deadpool.config.resolution import FIRST, SECTIONS, resolve
 from deadpool.config.timeouts import table
 from deadpool.config.values import parse_cpus
 from deadpool.errors import ConfigError

@@ -18,7 +18,7 @@ from deadpool.protocol.seal import Geometry
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.erasure.galois import IsalCoder, choose, libraries
 from deadpool.snapshot.transfer import TransferClient
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 
 GROUP = RankGroup(ranks=(0, 1, 2), parities=1)
 GEOMETRIES = (Geometry(record_capacity=64, unique_bytes=4096, replica_bytes=0),) * 2

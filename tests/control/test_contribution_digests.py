@@ -16,7 +16,7 @@ from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import compute_piece_digests
 from deadpool.snapshot.transfer import TransferClient
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 
 GEOMETRY = Geometry(record_capacity=64, unique_bytes=4096, replica_bytes=0)
 EXTENT = Extent(record_bytes=64, unique_bytes=4096, replica_bytes=0)

@@ -8,7 +8,7 @@ from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.identity import Address, Layout, Schedule
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Join, Settings
-from deadpool.views.metrics.recovery_fold import STEP_BUCKETS_S, StepTimes
+from deadpool.views.metrics.folds import STEP_BUCKETS_S, StepTimes
 
 
 def core_of(nodes: int) -> Coordinator:

@@ -9,7 +9,7 @@ from deadpool.control.coordinator.progress import StorageWatch
 from deadpool.events.log import Trouble
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Report
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 
 def test_disk_that_is_back_says_what_was_dropped_and_status_keeps_it():

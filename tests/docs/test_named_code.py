@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from deadpool.cli import lab
+from deadpool.cli.command_groups import LAB_COMMANDS, lab_command
 from deadpool.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +86,8 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
     for words in _command_lines(page):
         command, own = typer.main.get_command(app), words[1:]
         while hasattr(command, "commands"):
-            command, own = lab.command(own[0]) if own[0] in lab.COMMANDS else command.commands[own[0]], own[1:]
+            name, *own = own
+            command = lab_command(name) if name in LAB_COMMANDS else command.commands[name]
         known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
         for word in own[: own.index("--")] if "--" in own else own:
             if word.endswith(".py"):

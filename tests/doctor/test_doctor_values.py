@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from deadpool.doctor.clock import apart, compare, offset_s, parse_left
-from deadpool.doctor.examination import compared, parse_size, preflight
+from deadpool.doctor.examination import NoOutcome, compared, parse_size, preflight, run_all
 from deadpool.doctor.finding import ExitCode, Finding, Kind, Report, exit_code
-from deadpool.doctor.forked import NoOutcome, run_all
 from deadpool.doctor.links import Link, peers_of, ring, slow_links
 from deadpool.errors import ConfigError
 from deadpool.host.host_memory import cgroup_rooms, room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deadpool.cli.act.durable import answer_to_request
+from deadpool.cli.durable import answer_to_request
 
 
 def event(what: str, name: str = "", **more: Any) -> dict[str, Any]:

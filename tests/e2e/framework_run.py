@@ -11,7 +11,7 @@ from gated_job import EVERY_STEP, GatedJob
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.trial import Results
-from deadpool.journal.reading import JournalReader, newest_runs
+from deadpool.journal.jsonl import JournalReader, newest_runs
 
 SENT = 9
 WHILE_SENT = f"at=wire step={SENT} node=n1"

@@ -13,7 +13,7 @@ from acts import act
 from small_job import STEPS, inputs_of, make_model, make_parser, reduce_over
 
 import deadpool
-from deadpool.backend.gloo.peer_connections import connected, open_sockets
+from deadpool.backend.gloo_connections import connected, open_sockets
 
 WHERE = 4
 

@@ -287,7 +287,7 @@ def wandb_rows(folder: Path, name: str) -> list[dict]:
     """All rows of a run, in the order of its files."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    from deadpool.journal.wandb import HistoryFile
+    from deadpool.journal.trackers import HistoryFile
 
     rows = []
     for path in sorted(folder.glob(f"wandb/offline-run-*-{name}/run-{name}.wandb")):

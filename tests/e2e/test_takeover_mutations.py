@@ -12,8 +12,7 @@ import pytest
 from waiting import wait_until
 
 from deadpool.errors import JobFailed
-from deadpool.views.dashboard.history import History
-from deadpool.views.dashboard.interruptions import interruptions
+from deadpool.views.dashboard.history import History, interruptions
 
 
 def kill_coordinator(gated) -> int:

@@ -15,7 +15,7 @@ import pytest
 import deadpool
 from deadpool.control.coordinator.progress import ConsoleLines, console_line
 from deadpool.events.types import BY_NAME, COMMON_FIELDS, GROUPS
-from deadpool.events.types.document import document
+from deadpool.events.types.__main__ import document
 
 SOURCE = Path(deadpool.__file__).parent
 REPOSITORY = SOURCE.parent.parent

@@ -54,8 +54,8 @@ from deadpool.snapshot.transfer.frames import (
     unpack_head,
 )
 from deadpool.wire.codec import LIMIT_BYTES, Framer, decode, encode, frame
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import PROOF_BYTES, Handshake
-from deadpool.wire.secret import Credentials
 
 _SECRET = b"the secret that no peer guesses"
 _EXTENT = Extent(record_bytes=1 << 20, unique_bytes=64 << 20, replica_bytes=0)

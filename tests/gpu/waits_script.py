@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import deadpool
-from deadpool.trainer.capture import device_meter
+from deadpool.trainer.capture import meters
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from small_job import inputs_of, make_model, make_parser, note_step, reduce_over
@@ -40,7 +40,7 @@ parser = make_parser()
 parser.add_argument("--doing", choices=list(DOING), required=True)
 parser.add_argument("--steps", type=int, default=40)
 args = parser.parse_args()
-device_meter.MEASURE_EVERY_S = 5.0
+meters.MEASURE_EVERY_S = 5.0
 pool = deadpool.join(backend="nccl")
 torch.cuda.set_device(0)
 model = make_model().cuda()

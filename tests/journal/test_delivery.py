@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.journal import Entry, Run, delivery
-from deadpool.journal.delivery import Delivery
+from deadpool.journal import Entry, Run, step_values
 from deadpool.journal.entry import Undelivered
+from deadpool.journal.step_values import Delivery
 
 RUN = Run("aa", 0)
 
@@ -56,7 +56,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(step_values, "_FIRST_PAUSE_S", 0.0)
 
 
 def test_nothing_is_opened_before_something_is_final():
@@ -98,8 +98,8 @@ def test_sink_that_cannot_be_opened_or_closed():
 
 
 def test_pauses_grow_and_a_failed_sink_is_left_alone_meanwhile(monkeypatch):
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_S", 100.0)
-    monkeypatch.setattr(delivery, "_LONGEST_PAUSE_S", 150.0)
+    monkeypatch.setattr(step_values, "_FIRST_PAUSE_S", 100.0)
+    monkeypatch.setattr(step_values, "_LONGEST_PAUSE_S", 150.0)
     sink = Memory([])
     bench = Bench(sink)
     sink.fails = "write"

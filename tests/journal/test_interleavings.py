@@ -15,9 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deadpool.journal import Jsonl, Run
-from deadpool.journal.delivery import Delivery
 from deadpool.journal.entry import Undelivered
-from deadpool.journal.step_values import StepValues, finished
+from deadpool.journal.step_values import Delivery, StepValues, finished
 
 RUN = Run("aa", 0)
 

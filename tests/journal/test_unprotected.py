@@ -7,7 +7,7 @@ import json
 import pytest
 
 from deadpool.errors import ConfigError
-from deadpool.journal import Jsonl, delivery
+from deadpool.journal import Jsonl, step_values
 from deadpool.journal.step_values import UnprotectedJournal
 from deadpool.trainer.unprotected import UnprotectedShares, UnprotectedStep
 
@@ -43,7 +43,7 @@ def test_step_that_raises_is_not_written(tmp_path):
 
 
 def test_sink_that_fails_stops_no_step_and_gets_the_rest_later(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(step_values, "_FIRST_PAUSE_S", 0.0)
     (tmp_path / "folder").write_text("in the way")
     journal = UnprotectedJournal(3)
     journal.log_to([Jsonl(tmp_path / "folder" / "a.jsonl")])

@@ -14,7 +14,7 @@ from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError
 from deadpool.journal import Run, WandB
-from deadpool.journal.wandb import HistoryFile
+from deadpool.journal.trackers import HistoryFile
 
 WRITE = """
 import json, os, sys, time

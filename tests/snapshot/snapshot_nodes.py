@@ -24,7 +24,7 @@ from deadpool.snapshot.transfer.frames import (
     pack_frame,
     pack_geometry,
 )
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 MEMBER = Credentials(b"s" * 32)

@@ -28,8 +28,8 @@ from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, chunks_of, pack_chunk, pack_frame
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES, PROOF_BYTES
-from deadpool.wire.secret import Credentials
 
 
 def push_to(client: TransferClient, address, owner: Owner, generation: Generation = GENERATION) -> None:

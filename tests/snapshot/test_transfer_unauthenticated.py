@@ -26,10 +26,9 @@ from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, pack_frame
+from deadpool.wire.credentials import Credentials, load_tls
 from deadpool.wire.handshake import Handshake
 from deadpool.wire.listener import PreauthLimit
-from deadpool.wire.secret import Credentials
-from deadpool.wire.tls import load_tls
 
 
 def push_to(client: TransferClient, address, owner: Owner) -> int:

@@ -21,7 +21,7 @@ from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.snapshot.transfer import Found, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 
 def hold_back(given_bytes: int) -> threading.Event:

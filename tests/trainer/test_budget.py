@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deadpool.protocol.permits import MAX_EVERY
-from deadpool.trainer.capture.late_capture import WARM_UP_STEPS, Budget
+from deadpool.trainer.capture.capture_tasks import WARM_UP_STEPS, Budget
 
 
 def warm(share: float, step_s: float = 1.0) -> Budget:

@@ -7,9 +7,9 @@ import types
 import pytest
 import torch
 
-from deadpool.backend.nccl.trace import Collective
-from deadpool.trainer.capture import device_meter
-from deadpool.trainer.capture.device_meter import LOOK_EVERY_S, MEASURE_EVERY_S, DeviceMeter, seconds_per_step
+from deadpool.backend.nccl_communicators import Collective
+from deadpool.trainer.capture import meters
+from deadpool.trainer.capture.meters import LOOK_EVERY_S, MEASURE_EVERY_S, DeviceMeter, seconds_per_step
 
 
 def collective(number, *, started=True, pair=False, enqueued_ns=0, seconds=None, group=0):
@@ -46,9 +46,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(device_meter, "time", clock)
+    monkeypatch.setattr(meters, "time", clock)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(device_meter, "runtime", lambda: types.SimpleNamespace(relax_capture_mode=lambda: None))
+    monkeypatch.setattr(meters, "runtime", lambda: types.SimpleNamespace(relax_capture_mode=lambda: None))
     return clock
 
 

@@ -42,7 +42,7 @@ from deadpool.trainer.process.session import Session
 from deadpool.trainer.recovery import recovery
 from deadpool.trainer.recovery.loading import load_what_arrives
 from deadpool.trainer.shares.shares import StepShares
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 SECRET = secrets.token_bytes(32)

@@ -16,8 +16,7 @@ from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Captured, Missed, Stepped
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.trainer.capture.capture import Capturer
-from deadpool.trainer.capture.capture_tasks import Observation
-from deadpool.trainer.capture.late_capture import WARM_UP_STEPS, Budget
+from deadpool.trainer.capture.capture_tasks import WARM_UP_STEPS, Budget, Observation
 
 
 def poor_budget() -> Budget:

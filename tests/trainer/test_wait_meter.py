@@ -10,8 +10,8 @@ import pytest
 import torch
 from waiting import wait_until
 
-from deadpool.trainer.capture import wait_meter
-from deadpool.trainer.capture.wait_meter import PERIOD_S, WaitMeter
+from deadpool.trainer.capture import meters
+from deadpool.trainer.capture.meters import PERIOD_S, WaitMeter
 
 LONG_S = 30 * PERIOD_S
 SAMPLES = 30
@@ -34,8 +34,8 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(waits := look_at(thread))
         return waits
 
-    look_at = wait_meter._waits
-    monkeypatch.setattr(wait_meter, "_waits", look)
+    look_at = meters._waits
+    monkeypatch.setattr(meters, "_waits", look)
     return found
 
 

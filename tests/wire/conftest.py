@@ -12,7 +12,7 @@ import pytest
 def own_certificates(tmp_path: Path) -> Callable[[str], Path]:
     """A folder as a user would give it. Each name has an authority of its own, whose certificate is the node's too."""
     pytest.importorskip("cryptography")
-    from deadpool.wire.tls import make_certificate
+    from deadpool.wire.credentials import make_certificate
 
     def make(name: str) -> Path:
         folder = tmp_path / name

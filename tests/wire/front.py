@@ -12,10 +12,9 @@ from waiting import LIMIT_S
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Ask
 from deadpool.wire.codec import LIMIT_BYTES
-from deadpool.wire.control_link import ControlLink
+from deadpool.wire.control_link import ControlLink, ServedLink
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
-from deadpool.wire.secret import Credentials
-from deadpool.wire.served_link import ServedLink
 
 MEMBER = Credentials(b"the job's own secret")
 STATUS = Ask(what="status", arguments={})

@@ -10,9 +10,9 @@ from waiting import LIMIT_S
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import JoinRefused
-from deadpool.wire import asyncio_streams
+from deadpool.wire import streams
 from deadpool.wire.control_link import ControlLink, connect
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 
 def test_messages_pass_both_ways_and_end_with_the_peer():
@@ -73,7 +73,7 @@ def test_truncated_frame_and_the_end_is_no_message():
 
 
 def test_member_that_sends_a_frame_byte_by_byte_is_given_up(monkeypatch):
-    monkeypatch.setattr(asyncio_streams, "FRAME_S", 0.2)
+    monkeypatch.setattr(streams, "FRAME_S", 0.2)
 
     async def drip(link: ControlLink) -> None:
         with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ def test_member_that_sends_a_frame_byte_by_byte_is_given_up(monkeypatch):
 
 
 def test_silence_between_frames_is_no_slowness(monkeypatch):
-    monkeypatch.setattr(asyncio_streams, "FRAME_S", 0.1)
+    monkeypatch.setattr(streams, "FRAME_S", 0.1)
 
     async def scenario() -> None:
         front = Front()

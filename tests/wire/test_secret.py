@@ -4,7 +4,7 @@ import pytest
 
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.errors import ConfigError
-from deadpool.wire.secret import Credentials, read_credentials, read_secret
+from deadpool.wire.credentials import Credentials, read_credentials, read_secret
 
 SECRET = "0123456789abcdef"
 

@@ -10,7 +10,7 @@ from front import MEMBER, NONSENSE, STATUS, PushFront, listening
 from waiting import LIMIT_S, wait_until_async
 
 from deadpool.protocol.messages import JoinRefused
-from deadpool.wire import served_link
+from deadpool.wire import control_link
 from deadpool.wire.control_link import ControlLink, connect, framed
 
 
@@ -91,7 +91,7 @@ def test_nonsense_from_a_member_is_the_end_of_its_link(nonsense, reason):
 
 
 def test_member_that_sends_a_frame_byte_by_byte_is_given_up(monkeypatch):
-    monkeypatch.setattr(served_link, "FRAME_S", 0.2)
+    monkeypatch.setattr(control_link, "FRAME_S", 0.2)
 
     async def drip(link: ControlLink) -> None:
         with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def test_member_that_sends_a_frame_byte_by_byte_is_given_up(monkeypatch):
 
 
 def test_frames_in_halves_and_silence_between_them_are_no_slowness(monkeypatch):
-    monkeypatch.setattr(served_link, "FRAME_S", 0.4)
+    monkeypatch.setattr(control_link, "FRAME_S", 0.4)
 
     async def scenario(front: PushFront, client: ControlLink) -> None:
         data = framed(STATUS)

@@ -14,11 +14,10 @@ from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError, WireError
 from deadpool.protocol.identity import Address
-from deadpool.wire.blocking import BlockingLink
 from deadpool.wire.control_link import connect
+from deadpool.wire.credentials import Credentials, Tls, load_tls
 from deadpool.wire.handshake import Handshake
-from deadpool.wire.secret import Credentials
-from deadpool.wire.tls import Tls, load_tls
+from deadpool.wire.streams import BlockingLink
 
 SECRET = b"the job's own secret"
 
@@ -154,7 +153,7 @@ def test_without_the_package_ephemeral_certificates_are_refused_with_what_to_ins
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from deadpool.errors import ConfigError\n"
-        "from deadpool.wire.tls import load_tls\n"
+        "from deadpool.wire.credentials import load_tls\n"
         "load_tls('ephemeral', serving=False)\n"
         "try: load_tls('ephemeral', serving=True)\n"
         "except ConfigError as error: print(error)\n"

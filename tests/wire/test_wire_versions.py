@@ -14,11 +14,11 @@ from waiting import LIMIT_S
 import deadpool
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.identity import Address
-from deadpool.wire import blocking, control_link, handshake
-from deadpool.wire.blocking import BlockingLink
+from deadpool.wire import control_link, handshake, streams
 from deadpool.wire.control_link import connect
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import HELLO_BYTES, PROOF_BYTES, VERSION_BYTES, Handshake, old_hello
-from deadpool.wire.secret import Credentials
+from deadpool.wire.streams import BlockingLink
 
 OURS, THEIRS = deadpool.__version__, "0.0.9+other.1"
 OTHER = partial(Handshake, version=THEIRS)
@@ -109,7 +109,7 @@ def test_control_link_and_listener_name_both_versions(monkeypatch):
 
 def test_both_learn_it_through_tls(monkeypatch):
     pytest.importorskip("cryptography")
-    from deadpool.wire.tls import load_tls
+    from deadpool.wire.credentials import load_tls
 
     monkeypatch.setattr(control_link, "Handshake", OTHER)
 
@@ -125,7 +125,7 @@ def test_both_learn_it_through_tls(monkeypatch):
 
 
 def test_blocking_link_names_both_versions(monkeypatch):
-    monkeypatch.setattr(blocking, "Handshake", OTHER)
+    monkeypatch.setattr(streams, "Handshake", OTHER)
 
     async def scenario() -> None:
         front = Front()

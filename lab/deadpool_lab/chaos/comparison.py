@@ -1,11 +1,13 @@
-"""One job with injected faults, stopped at a step, compared with the same job that ran undisturbed to that step."""
+"""One job with injected faults, stopped at a step, compared with the same job that ran undisturbed to that step. The
+result of a run is one JSON object, with what each kind of fault cost."""
 
 from __future__ import annotations
 
 import random
+import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,18 +26,15 @@ from deadpool_lab.chaos.checks import (
     spans_of_loss,
     storage_problems,
 )
-from deadpool_lab.chaos.diagnosis import take_down
 from deadpool_lab.chaos.faults import possible
 from deadpool_lab.chaos.faults.fault import FaultContext
-from deadpool_lab.chaos.jobs import PACE_VARIABLE, SCRIPT, ChaosJob
-from deadpool_lab.chaos.plan import Intent, Timing, draw
+from deadpool_lab.chaos.plan import PACE_VARIABLE, SCRIPT, ChaosJob, Intent, Timing, draw
 from deadpool_lab.chaos.runner import InjectedFault, NotHealed, Runner
-from deadpool_lab.chaos.status_view import StatusPoller, StepProgress
+from deadpool_lab.chaos.status_view import StatusPoller, StepProgress, take_down
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.health_files import HealthFiles
 from deadpool_lab.chaos.surroundings.network import Network
-from deadpool_lab.chaos.surroundings.processes import JobProcesses
-from deadpool_lab.chaos.surroundings.terminal import Terminal
+from deadpool_lab.chaos.surroundings.processes import JobProcesses, Terminal
 from deadpool_lab.workload.run import WorkloadTrial
 
 AskStatus = Callable[[RunDir], dict[str, Any]]
@@ -44,6 +43,8 @@ Tell = Callable[[str, int, InjectedFault | None], None]  # what runs, its newest
 _LAST_STEPS = 10  # from the decision to stop: no rank is further when it reads the decision
 _END_S = 90.0
 _UNDISTURBED_S = 900.0
+
+Record = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -214,3 +215,52 @@ class Case:
                 self.tell(f"{self.job.name}: undisturbed", steps.done + 1, None)
                 time.sleep(0.5)
         return trial.results()
+
+
+def summary(
+    results: Sequence[ComparisonResult], *, seed: int, asked: int, network: str, disk: str, left_behind: list[str]
+) -> Record:
+    faults = [fault for result in results for fault in result.faults]
+    healed = [fault for fault in faults if "recovery_s" in fault]
+    return {
+        "bit_identical": bool(results) and all(result.bit_identical for result in results),
+        "seed": seed,
+        "asked": asked,
+        "hung": sum(result.hung for result in results),
+        "network": network,
+        "disk": disk,
+        "jobs": [
+            {
+                "layout": v.layout,
+                "steps": v.steps,
+                "took_s": v.took_s,
+                "faults": len(v.faults),
+                "events": v.events,
+                "problems": v.problems,
+            }
+            for v in results
+        ],
+        "left_behind": left_behind,
+        "first_step_s": costs_by_kind(healed, "first_step_s"),
+        "recovery_s": costs_by_kind(healed, "recovery_s"),
+        "decisions": {v.layout: v.decisions for v in results},
+        "faults": faults,
+    }
+
+
+def costs_by_kind(healed: Sequence[Record], cost: str) -> dict[str, Record]:
+    return {kind: _costs(healed, kind, cost) for kind in sorted({fault["kind"] for fault in healed})}
+
+
+def _costs(healed: Sequence[Record], kind: str, cost: str) -> Record:
+    times = [fault[cost] for fault in healed if fault["kind"] == kind]
+    return {"median": round(statistics.median(times), 3), "worst": max(times), "count": len(times)}
+
+
+def is_good(figures: Record) -> bool:
+    return bool(
+        figures["bit_identical"]
+        and not figures["hung"]
+        and not figures["left_behind"]
+        and len(figures["faults"]) == figures["asked"]
+    )

@@ -1,29 +1,38 @@
-"""The faults of a run: which, how many at once, and when.
+"""The jobs that faults are injected into, and the faults of a run: which, how many at once, and when. No I/O.
 
-`Moment` and `Intent`: the faults of a run, drawn from a seed before it starts: their kinds, their order, and when
-each one comes.
+Both jobs are small, so that steps are short, and able to lose two nodes at once. Their faults are drawn from a seed
+before the run starts: their kinds, their order, and when each one comes. What a fault hits is drawn here too, as a
+number of 0 to 1 that chooses among the targets that exist when its time has come.
 
-What a fault hits is drawn here too, as a number of 0 to 1 that chooses among the targets that exist when its time
-has come. No I/O.
+`allows` says how many faults may be open at once: never more than can be recovered, else a failure would prove nothing.
+A rank's state is on its node and on two others. So two nodes may be lost before the copies are complete again, counting
+every node that was hit and has not recovered, whether or not it turns out to be lost.
 
-`allows`: how many faults may be open at once: never more than can be recovered, else a failure would prove nothing.
-No I/O.
-
-A rank's state is on its node and on two others. So two nodes may be lost before the copies are complete again,
-counting every node that was hit and has not recovered, whether or not it turns out to be lost.
-
-`Timing`: Two ways to time a run: many faults at once with short timeouts, or one at a time as a user would meet it.
+`Timing` is one of two ways to time a run: many faults at once with short timeouts, or one at a time as a user would
+meet it.
 """
 
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
+from deadpool.config.environment import PREFIX
 from deadpool.config.job_config import JobConfig
+
+SCRIPT = Path(__file__).with_name("script.py")
+CRASH_SIGNAL = signal.SIGUSR1
+PACE_VARIABLE = PREFIX + "CHAOS_PACE_S"
+"""Set for the training script: how long a step pauses."""
+
+_STEPS = 1_000_000  # the job is stopped when it has recovered from all faults
+_MODEL = ["--layers", "2", "--width", "64", "--sequence", "32", "--vocabulary", "256"]
+_NOISE = ["--dropout", "0.1", "--clip", "1.0"]  # equal losses then prove that the state of the RNG was restored too
 
 
 class Moment(Enum):
@@ -160,3 +169,43 @@ ADAPTIVE = replace(
 """Protection follows the health of nodes, ten times as fast as by default: there are decisions within minutes."""
 ONE_BY_ONE = Timing(step_pause_s=1.0, hangs_s=90.0, one_by_one=True)
 """Default settings and steps of a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosJob:
+    name: str
+    nodes: int
+    nproc_per_node: int
+    spares: int
+    standby_coordinators: int
+
+    @property
+    def losses_at_once(self) -> int:
+        """Nodes that may be lost before copies are complete again: each rank is on three nodes, and coordinators that
+        need a majority keep more than half of the nodes."""
+        return 2
+
+    def config(self, host: str, timing: Timing, health_root: str = "/") -> JobConfig:
+        return JobConfig(
+            nodes=self.nodes,
+            nproc_per_node=self.nproc_per_node,
+            spares=self.spares,
+            standby_coordinators=self.standby_coordinators,
+            host=host,
+            health_root=health_root,
+            log_format="json",  # each event is said, too
+            **timing.settings,
+        ).checked()
+
+    def undisturbed(self) -> JobConfig:
+        return JobConfig(nodes=self.nodes, nproc_per_node=self.nproc_per_node, capture_every=1000).checked()
+
+    def arguments(self, stop: Path) -> list[str]:
+        return ["--layout", self.name, "--steps", str(_STEPS), "--stop", str(stop), "--journal", *_MODEL, *_NOISE]
+
+
+JOBS = {
+    "fsdp2": ChaosJob(name="fsdp2", nodes=5, nproc_per_node=1, spares=2, standby_coordinators=1),
+    "3d": ChaosJob(name="3d", nodes=4, nproc_per_node=2, spares=1, standby_coordinators=0),
+}
+"""The first job has a standby coordinator; in the second one the only coordinator is started again."""

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from deadpool.demo import gpt
-from deadpool_lab.chaos.jobs import CRASH_SIGNAL, PACE_VARIABLE
+from deadpool_lab.chaos.plan import CRASH_SIGNAL, PACE_VARIABLE
 from deadpool_lab.workload import train
 
 _crashes: list[float] = []

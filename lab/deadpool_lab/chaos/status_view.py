@@ -1,9 +1,18 @@
-"""What the runner knows of the job: its status, polled, its events, and the steps that ranks have completed."""
+"""What the runner knows of the job: its status, polled, its events, and the steps that ranks have completed.
+
+Of a job that did not recover, all that is known is written to a folder: its run folder, its last status, its processes,
+and the stack of every thread.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import json
+import os
+import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deadpool.control.launch.launcher import LocalJob
 from deadpool.errors import DeadPoolError
+from deadpool_lab.chaos.surroundings.processes import JobProcesses
 
 Ask = Callable[[], dict[str, Any]]
 
 _POLL_S = 0.25
+
+_LAST_WORDS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,3 +183,45 @@ class StepProgress:
         before = max((end for end in self.ends if end < since), default=since)
         times = sorted([before, *inside, until])
         return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
+
+
+def take_down(
+    job: LocalJob, processes: JobProcesses, view: StatusView, folder: Path, *, said: Path | None = None
+) -> None:
+    """Ends the job: SIGABRT makes a process print its stacks, and then the process is gone. `said` has what its
+    processes have printed, if that is not in the run folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "status.json").write_text(json.dumps(dataclasses.asdict(view), indent=2))
+    pids_by_node = processes.pids()
+    (folder / "processes.txt").write_text("\n".join(_describe(pids_by_node)) + "\n")
+    processes.resume_all()
+    for pids in pids_by_node.values():
+        _abort(pids[1:])
+    time.sleep(_LAST_WORDS_S)  # agents write what their trainers printed to the logs
+    _abort([pids[0] for pids in pids_by_node.values() if pids])
+    _abort([processes.coordinator])
+    time.sleep(_LAST_WORDS_S)
+    if said is not None:
+        shutil.copy(said, folder)
+    shutil.copytree(job.run_dir.path, folder / "run", ignore=shutil.ignore_patterns("secret*", "*.pem"))
+
+
+def _describe(pids_by_node: dict[str, list[int]]) -> list[str]:
+    return [f"{node}: {_of(pid)}" for node, pids in pids_by_node.items() for pid in pids]
+
+
+def _of(pid: int) -> str:
+    said = []
+    for name in ("comm", "wchan"):
+        with contextlib.suppress(OSError):
+            said.append(Path(f"/proc/{pid}/{name}").read_text().strip())
+    with contextlib.suppress(OSError):
+        said.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+    return f"{pid} {' '.join(said)}"
+
+
+def _abort(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGABRT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import (
+from deadpool.cli.arguments import (
     Figures,
     OldFigures,
     check_at_least,
@@ -114,7 +114,7 @@ def _words(text: str) -> list[str]:
 def _check(faults: int, layout: str, kinds: list[str]) -> None:
     from deadpool.errors import ConfigError
     from deadpool_lab.chaos.faults import FAULTS
-    from deadpool_lab.chaos.jobs import JOBS
+    from deadpool_lab.chaos.plan import JOBS
 
     if layout != "both" and layout not in JOBS:
         raise ConfigError(f"layout={layout!r} cannot be used: give {', '.join(JOBS)} or both")
@@ -148,11 +148,9 @@ def _run(
 ) -> dict[str, Any]:
     from deadpool.cli.job_client import ask
     from deadpool.errors import ConfigError
-    from deadpool_lab.chaos.comparison import Case
+    from deadpool_lab.chaos.comparison import Case, summary
     from deadpool_lab.chaos.faults import OF_ADAPTIVE_RUNS
-    from deadpool_lab.chaos.jobs import JOBS
-    from deadpool_lab.chaos.plan import ADAPTIVE, CROWDED, ONE_BY_ONE, full_disk
-    from deadpool_lab.chaos.report import summary
+    from deadpool_lab.chaos.plan import ADAPTIVE, CROWDED, JOBS, ONE_BY_ONE, full_disk
     from deadpool_lab.chaos.surroundings.disk import open_disk
     from deadpool_lab.chaos.surroundings.network import open_network
     from deadpool_lab.chaos.surroundings.processes import guarded, left_behind
@@ -238,7 +236,7 @@ def _print_result(figures: dict[str, Any], diagnosis: Path) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from deadpool_lab.chaos.report import is_good
+    from deadpool_lab.chaos.comparison import is_good
 
     console = Console()
     table = Table("fault", "count", "median s", "worst s", title="from the fault to the first new step")

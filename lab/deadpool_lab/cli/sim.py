@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given import Figures, OldFigures, check_at_least, check_output, in_new_form, write_output
+from deadpool.cli.arguments import Figures, OldFigures, check_at_least, check_output, in_new_form, write_output
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.options import Profile
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def catch_all(jobs: int, out: Path | None) -> None:
     """Exits with code 1 if a mutation went unnoticed."""
     from deadpool_lab.sim.mutations import ALL
-    from deadpool_lab.sim.mutations.catching import catch_each
+    from deadpool_lab.sim.sweep import catch_each
 
     began = time.monotonic()
     found = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from deadpool.cli.given import write_output
+from deadpool.cli.arguments import write_output
 
 if TYPE_CHECKING:
     from deadpool_lab.strangers.trial import ScriptResult
@@ -42,7 +42,7 @@ def run_strangers(
 
 def list_kinds() -> NoReturn:
     """Prints the kinds and ends the command."""
-    from deadpool_lab.strangers.kinds.all_kinds import KINDS
+    from deadpool_lab.strangers.kinds import KINDS
 
     for kind in KINDS:
         print(f"{kind.name:15} {'exact or named' if kind.expected == 'named' else 'exact':15} {kind.about}")
@@ -58,7 +58,7 @@ def _check_packages() -> None:
 
 def _check_kind(kind: str) -> None:
     from deadpool_lab.strangers.kind import kind_named
-    from deadpool_lab.strangers.kinds.all_kinds import KINDS
+    from deadpool_lab.strangers.kinds import KINDS
 
     if kind not in ("", "all"):
         kind_named(KINDS, kind)

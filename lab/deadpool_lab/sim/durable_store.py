@@ -11,8 +11,8 @@ from deadpool.protocol.effects import CompleteCheckpoint, FetchCopy, WritePart
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import CheckpointFinished, Fetched, FetchFailed, PartWritten, Staged
 from deadpool.protocol.messages import Copy, Plan
-from deadpool_lab.sim.checking.violation import fail
-from deadpool_lab.sim.coding import Content
+from deadpool_lab.sim.arena import Content
+from deadpool_lab.sim.checking import fail
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, coordinators, departures, devices, health, memory
+from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, departures, devices, links, machines
 from deadpool_lab.sim.faults.fault import TIME
 
 
@@ -81,9 +81,9 @@ class Profile:
 
 ANYTHING = Profile(name="anything")
 SIZE_KINDS = frozenset(kind.kind for kind in departures.SIZE_FAULTS)
-MEMORY_KINDS = frozenset(kind.kind for kind in memory.MEMORY_USE_FAULTS)
+MEMORY_KINDS = frozenset(kind.kind for kind in machines.MEMORY_USE_FAULTS)
 DEVICE_KINDS = frozenset(kind.kind for kind in devices.FAULTS)
-HEALTH_KINDS = frozenset(kind.kind for kind in health.FAULTS)
+HEALTH_KINDS = frozenset(kind.kind for kind in departures.HEALTH_FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
 
@@ -161,6 +161,6 @@ def _can_meet(options: SeedOptions, kind: FaultKind) -> bool:
         return options.errs
     if kind.kind in MEMORY_KINDS:
         return bool(options.coded)
-    if kind.kind == coordinators.WITH_MACHINE:
+    if kind.kind == links.WITH_MACHINE:
         return bool(options.ends_at)
     return bool(options.shards) or kind.kind not in SIZE_KINDS

@@ -30,7 +30,7 @@ from deadpool.protocol.inputs import (
 )
 from deadpool.protocol.messages import Copy, SlotRef, Source
 from deadpool.protocol.seal import DAMAGED, Digest
-from deadpool_lab.sim.coding import Content, ParityContent, decode, is_as_sealed, read_blocks
+from deadpool_lab.sim.arena import Content, ParityContent, decode, is_as_sealed, read_blocks
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine

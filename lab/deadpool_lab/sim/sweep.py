@@ -1,4 +1,5 @@
-"""Many seeds over several processes, and the sums of their results."""
+"""Many seeds over several processes, and the sums of their results; and how many seeds it takes until a checker notices
+a broken rule."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ import gc
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.protocol.causes import EndCause
 from deadpool_lab.sim.faults import ALL
 from deadpool_lab.sim.faults.fault import PHASES
+from deadpool_lab.sim.mutations import BY_NAME, Mutation, Patch
 from deadpool_lab.sim.options import ANYTHING, Profile
+from deadpool_lab.sim.profiles import BY_NAME as PROFILES
 from deadpool_lab.sim.run import Result, run_seed
 
 BATCH = 10
@@ -107,3 +110,42 @@ def run_batch(batch: tuple[int, int, str]) -> tuple[list[Result], float]:
             gc.enable()
         gc.collect()
     return results, time.process_time() - began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catch:
+    mutation: str
+    profile: str
+    seeds: int  # that were run
+    violation: str | None  # None: no checker objected
+
+
+def catch(name: str, limit: int | None = None) -> Catch:
+    mutation = BY_NAME[name]
+    limit = limit or mutation.seeds
+    profile = PROFILES[mutation.profile]
+    with Patch() as patch:
+        mutation.apply(patch)
+        for seed in range(limit):
+            violation = run_seed(seed, profile=profile).violation
+            if violation is not None and not _fails_anyway(seed, profile, patch, mutation):
+                return Catch(mutation=name, profile=profile.name, seeds=seed + 1, violation=violation)
+    return Catch(mutation=name, profile=profile.name, seeds=limit, violation=None)
+
+
+def _fails_anyway(seed: int, profile: Profile, patch: Patch, mutation: Mutation) -> bool:
+    """A seed that fails without the mutation proves nothing about it."""
+    patch.undo()
+    fails = run_seed(seed, profile=profile).violation is not None
+    mutation.apply(patch)
+    return fails
+
+
+def catch_each(mutations: Sequence[Mutation], jobs: int) -> Generator[Catch, None, None]:
+    """Yields them as they are done."""
+    names = [mutation.name for mutation in mutations]
+    if jobs <= 1:
+        yield from map(catch, names)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(catch, names)

@@ -5,22 +5,17 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from deadpool_lab.strangers import render
-from deadpool_lab.strangers.builder import Feature, ScriptBuilder, Shape, choose, sprinkle
-from deadpool_lab.strangers.features.apart import APART
-from deadpool_lab.strangers.features.by_hand import BY_HAND
-from deadpool_lab.strangers.features.collectives import COLLECTIVES
-from deadpool_lab.strangers.features.data import DATA
+from deadpool_lab.strangers.builder import Feature, ScriptBuilder, Shape, choose, script_text, sprinkle
+from deadpool_lab.strangers.features.by_hand import APART, BY_HAND
+from deadpool_lab.strangers.features.data import DATA, LOADERS
 from deadpool_lab.strangers.features.data_parallel import DATA_PARALLEL, PIPELINES, SHARDED, write_pipeline
-from deadpool_lab.strangers.features.loaders import LOADERS
-from deadpool_lab.strangers.features.loop_styles import LOOP_STYLES
-from deadpool_lab.strangers.features.losses import LOSSES, write_seeds
-from deadpool_lab.strangers.features.models import MODELS
+from deadpool_lab.strangers.features.loop_styles import COLLECTIVES, LOOP_STYLES
+from deadpool_lab.strangers.features.models import LOSSES, MODELS, write_seeds
 from deadpool_lab.strangers.features.optimizers import CLIPPING, OPTIMIZERS, SCHEDULES, write_closure
 from deadpool_lab.strangers.features.precision import AVERAGES, PRECISION
 from deadpool_lab.strangers.features.refused import REFUSED
 from deadpool_lab.strangers.kind import Kind, draw_kind, kind_named
-from deadpool_lab.strangers.kinds.all_kinds import KINDS
+from deadpool_lab.strangers.kinds import KINDS
 
 _KIND_EVERY = 3  # so that the numbers between draw what they always have
 _KINDS_PER_SEED = 34  # of 100 scripts: three seeds in a row go through all kinds
@@ -107,7 +102,7 @@ def _script(builder: ScriptBuilder, seed: int, number: int, kind: Kind | None = 
         number=number,
         shape=builder.shape,
         steps=builder.steps,
-        text=render.text(builder, f"Stranger {number} of seed {seed}: {', '.join(builder.tags)}."),
+        text=script_text(builder, f"Stranger {number} of seed {seed}: {', '.join(builder.tags)}."),
         tags=tuple(builder.tags),
         files=builder.files,
         refused=builder.refused,

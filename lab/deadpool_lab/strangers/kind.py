@@ -16,11 +16,9 @@ from typing import Literal
 from deadpool.errors import ConfigError
 from deadpool_lab.strangers.builder import ScriptBuilder, Write, choose, pick, sprinkle
 from deadpool_lab.strangers.features.by_hand import BY_HAND
-from deadpool_lab.strangers.features.collectives import COLLECTIVES
 from deadpool_lab.strangers.features.data import DATA
-from deadpool_lab.strangers.features.loop_styles import LOOP_STYLES
-from deadpool_lab.strangers.features.losses import write_seeds
-from deadpool_lab.strangers.features.models import MODELS
+from deadpool_lab.strangers.features.loop_styles import COLLECTIVES, LOOP_STYLES
+from deadpool_lab.strangers.features.models import MODELS, write_seeds
 from deadpool_lab.strangers.features.optimizers import OPTIMIZERS
 
 Expected = Literal["exact", "named"]

@@ -10,11 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deadpool_lab.strangers.fault_plan import PlannedInjection, draw_injections
-from deadpool_lab.strangers.findings import NO_AUDIT, AuditResult, Verdict, lost_files
 from deadpool_lab.strangers.generate import Script
-from deadpool_lab.strangers.protected import Ask, ProtectedRun
-from deadpool_lab.strangers.records import RankRecord, differences, final_twice, read_ranks, recomputed_differently
+from deadpool_lab.strangers.protected import Ask, PlannedInjection, ProtectedRun, draw_injections
+from deadpool_lab.strangers.records import (
+    NO_AUDIT,
+    AuditResult,
+    RankRecord,
+    Verdict,
+    differences,
+    final_twice,
+    lost_files,
+    read_ranks,
+    recomputed_differently,
+)
 from deadpool_lab.strangers.references import SharedProcesses, run_torchrun
 
 RUN_S = 60.0  # on a machine that is not busy

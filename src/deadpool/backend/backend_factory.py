@@ -25,11 +25,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deadpool.backend import nccl_backends as nccl
 from deadpool.backend import torch_versions, world
 from deadpool.backend.constructor_patch import SplitCall
-from deadpool.backend.gloo.backends import GlooFactory
-from deadpool.backend.nccl import backends as nccl
-from deadpool.backend.nccl.communicators import NcclCommunicators
+from deadpool.backend.gloo_backends import GlooFactory
+from deadpool.backend.nccl_communicators import NcclCommunicators
 from deadpool.backend.supervisor import Supervisor
 from deadpool.errors import ConfigError, GroupError
 

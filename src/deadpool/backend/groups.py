@@ -20,12 +20,11 @@ import torch
 import torch.distributed as dist
 
 from deadpool.backend import backend_release, torch_versions, world
+from deadpool.backend import nccl_backends as nccl
 from deadpool.backend.backend_factory import BackendFactory, GroupSplitter, MembersOf, all_members
 from deadpool.backend.constructor_patch import ConstructorPatch, GroupHooks
-from deadpool.backend.gloo.backends import GlooFactory
-from deadpool.backend.gloo.peer_loss import PeerLoss
-from deadpool.backend.nccl import backends as nccl
-from deadpool.backend.nccl.communicators import GraphCapture, NcclCommunicators
+from deadpool.backend.gloo_backends import GlooFactory, PeerLoss
+from deadpool.backend.nccl_communicators import GraphCapture, NcclCommunicators
 from deadpool.backend.plain_groups import check_backend, check_transports
 from deadpool.backend.store import StoreConnection
 from deadpool.backend.supervisor import Supervisor

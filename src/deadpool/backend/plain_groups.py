@@ -18,9 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deadpool.backend import nccl_backends as nccl
 from deadpool.backend import torch_versions, world
 from deadpool.backend.backend_factory import MembersOf, all_members
-from deadpool.backend.nccl import backends as nccl
 from deadpool.backend.torch_versions import NCCL_NAMES
 from deadpool.errors import ConfigError
 

@@ -18,12 +18,12 @@ import torch.distributed.fsdp
 import torch.distributed.pipelining
 from torch._C import _distributed_c10d
 
+from deadpool.backend import nccl_backends as nccl
 from deadpool.backend import torch_versions, world
-from deadpool.backend.gloo.backends import GlooFactory
+from deadpool.backend.gloo_backends import GlooFactory
 from deadpool.backend.groups import Groups
 from deadpool.backend.interception import Interception
-from deadpool.backend.nccl import backends as nccl
-from deadpool.backend.rehearsing.recorded_collectives import Key
+from deadpool.backend.recorded_collectives import Key
 from deadpool.errors import ConfigError, Unsuitable
 
 RANK, SIZE = 2, 4

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deadpool.backend.gloo.peer_connections import (
+from deadpool.backend.gloo_connections import (
     OpenSocket,
     PeerConnections,
     accepted_on,

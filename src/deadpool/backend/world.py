@@ -1,21 +1,28 @@
 """Reads and changes torch.distributed's module state: lists the groups, swaps the backends of one, forgets some.
 
 The only file that touches `distributed_c10d._world`. Main thread only.
+
+When groups are forgotten, torch's caches of device meshes and their groups are cleared. A plain recovery does not need
+this: groups keep their names and their objects, so cached ones stay valid. It is needed when a step that made groups is
+computed again, because a cache may hold a group of the first attempt.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from deadpool.backend import backend_release, meshes, torch_versions
+from deadpool.backend import backend_release, torch_versions
 from deadpool.backend.torch_versions import FakeProcessGroup
 
 _c10d: Any = dist.distributed_c10d
@@ -27,6 +34,8 @@ _BACKEND_TYPE = torch_versions.BackendType
 # the numbers run out. The first is for the fake backend of a rehearsal, the last for that of a forgotten group.
 _KNOWN_TYPES: dict[str, Any] = getattr(_BACKEND_TYPE, "__members__", {})
 _TYPES = {name: _KNOWN_TYPES.get("CUSTOM") for name in torch_versions.NCCL_NAMES}
+
+
 _TYPES |= {"gloo": _KNOWN_TYPES.get("GLOO"), "nccl": _KNOWN_TYPES.get("NCCL")}
 _FAKE_TYPE = max(map(int, _KNOWN_TYPES.values()), default=0) + 1
 _FORGOTTEN_TYPE = 255
@@ -254,7 +263,7 @@ def forget(groups: list[JoinedGroup], make_refusing: Callable[[], Any]) -> None:
         _register_backends(each, {device: (refusing, _BACKEND_TYPE(_FORGOTTEN_TYPE)) for device in devices})
         _unregister(each)
     if groups:
-        meshes.forget_groups({each.name for each in groups})
+        forget_groups({each.name for each in groups})
 
 
 def _unregister(group: JoinedGroup) -> None:
@@ -267,3 +276,67 @@ def _unregister(group: JoinedGroup) -> None:
             tagged.remove(group.process_group)
     if group.parent is None:
         _c10d._unregister_process_group(group.name)
+
+
+def forget_groups(names: set[str]) -> None:
+    """Removes these groups from all meshes: a flattened mesh caches its result and would not make its group again."""
+    for mesh in _meshes():
+        _forget_flattened(getattr(mesh, "_flatten_mapping", {}), names)
+        registry = getattr(mesh, "_pg_registry", {})
+        for name in names & set(registry):
+            del registry[name]
+    for flattened in list(getattr(_resources(), "root_to_flatten_mapping", {}).values()):  # until torch 2.10
+        _forget_flattened(flattened, names)
+    _clear_caches_everywhere()
+
+
+def _forget_flattened(flattened: dict[str, Any], names: set[str]) -> None:
+    for key, mesh in list(flattened.items()):
+        if names & set(getattr(mesh, "_dim_group_names", ())):
+            del flattened[key]
+
+
+def _meshes() -> Iterable[Any]:
+    """torch keeps no list of meshes, so all objects are searched. This runs only when groups are forgotten: rarely."""
+    device_mesh = sys.modules.get("torch.distributed.device_mesh")
+    kind = getattr(device_mesh, "DeviceMesh", None)
+    return [each for each in gc.get_objects() if type(each) is kind] if kind is not None else []
+
+
+def _resources() -> Any:
+    return getattr(sys.modules.get("torch.distributed.device_mesh"), "_mesh_resources", None)
+
+
+def _clear_caches_everywhere() -> None:
+    """Some caches are thread-local, and with a GPU backward runs in a thread of autograd."""
+    _clear_caches()
+    if torch.cuda.is_initialized():
+        _in_backward(_clear_caches)
+
+
+def _in_backward(work: Callable[[], None]) -> None:
+    with torch.enable_grad():
+        result = torch.zeros((), device="cuda", requires_grad=True) * 1
+    result.register_hook(lambda _: work())
+    result.backward()  # type: ignore[no-untyped-call]
+
+
+def _clear_caches() -> None:
+    _call(sys.modules.get("torch.distributed.tensor._redistribute"), "clear_redistribute_planner_cache")
+    topology = getattr(sys.modules.get("torch.distributed.tensor._collective_utils"), "MeshTopoInfo", None)
+    _call(getattr(topology, "build_from_mesh", None), "cache_clear")
+    tensor = sys.modules.get("torch.distributed.tensor._api")
+    if tensor is None:
+        return
+    propagator = tensor.DTensor._op_dispatcher.sharding_propagator
+    _call(propagator.propagate_op_sharding, "cache_clear")
+    if hasattr(propagator.propagate_op_sharding, "cache"):
+        _call(propagator.propagate_op_sharding.cache, "cache_clear")
+    _call(torch._C, "_clear_DTensor_sharding_propagator_cache")
+
+
+def _call(owner: Any, method: str) -> None:
+    """Calls the method if this torch has it: the caches differ between versions of torch."""
+    found: Callable[[], object] | None = getattr(owner, method, None)
+    if found is not None:
+        found()

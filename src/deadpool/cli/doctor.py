@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given import Json, check_at_least, check_more_than
+from deadpool.cli.arguments import Json, check_at_least, check_more_than
 from deadpool.errors import ConfigError
 from deadpool.protocol.identity import Address
 
 if TYPE_CHECKING:
     from deadpool.doctor.examination import Options
     from deadpool.doctor.finding import Result
-    from deadpool.wire.secret import Credentials
+    from deadpool.wire.credentials import Credentials
 
 
 def doctor(
@@ -105,7 +105,7 @@ class _Own:
         return own_address(self.host, self.interface, towards)
 
     def credentials(self) -> Credentials:
-        from deadpool.wire.secret import read_credentials
+        from deadpool.wire.credentials import read_credentials
 
         return read_credentials(serving=True, tls=self.tls)
 
@@ -143,7 +143,7 @@ def _examine_together(
     options: Options, own: _Own, place: Address, nodes: int, wait_s: float, least_gbps: float
 ) -> tuple[Result | None, int]:
     from deadpool.doctor.examination import examine
-    from deadpool.doctor.rendezvous import examine_together
+    from deadpool.doctor.joint_check import examine_together
 
     credentials, host = own.credentials(), own.address(place)
     report = examine(options, own.name)

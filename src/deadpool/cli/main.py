@@ -12,11 +12,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from deadpool import __version__
-from deadpool.cli import doctor, lab, plan
-from deadpool.cli.act import durable, job, node
+from deadpool.cli import command_groups, doctor, durable, job, plan
+from deadpool.cli.command_groups import CommandsByOldNames
 from deadpool.cli.engines import kubernetes, pool, slurm, ssh
-from deadpool.cli.old_names import CommandsByOldNames
-from deadpool.cli.show import dashboard, pictures, status, story, top, written
+from deadpool.cli.show import pages, status, written
 from deadpool.cli.start import agent, coordinator, demo, run
 from deadpool.cli.words import as_given, error_sentence, is_usage_error, output_sentence, usage_sentence
 from deadpool.config.environment import DEBUG_VARIABLE
@@ -52,25 +51,25 @@ PANELS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "status": status.status,
         "show": _group(
             "Show recoveries, logs and values of a job; on a terminal, in a browser, as files.",
-            story.story,
-            top.top,
+            written.story,
+            status.top,
             written.logs,
             written.journal,
-            dashboard.dashboard,
-            pictures.report,
-            pictures.picture,
-            pictures.trace,
+            pages.dashboard,
+            pages.report,
+            pages.picture,
+            pages.trace,
         ),
     },
     "Act on a job": {
-        "node": _group("Take a node out of a running job, or hit one.", node.drain, node.replace, node.kill, node.flip),
+        "node": _group("Take a node out of a running job, or hit one.", job.drain, job.replace, job.kill, job.flip),
         "job": _group(
             "Change how a running job is protected, or find out whether it is exact.", job.protect, job.audit
         ),
         "durable": durable.app,
     },
     "Several jobs": {"pool": pool.app},
-    "Develop DeadPool": {"lab": lab.app},
+    "Develop DeadPool": {"lab": command_groups.lab_app},
 }
 """What `deadpool --help` shows, in the order of a user's day."""
 _ORDER = [name for panel in PANELS.values() for name in panel]

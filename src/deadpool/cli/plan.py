@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import Json, check_at_least, check_output, write_output
-from deadpool.cli.lab import load
+from deadpool.cli.arguments import Json, check_at_least, check_output, write_output
+from deadpool.cli.command_groups import load_from_lab
 from deadpool.sizing.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -87,16 +87,16 @@ def plan(
     has a default; every assumption is printed with --why."""
     from deadpool.sizing.advice import Wishes, advise
     from deadpool.sizing.failure_history import mix
+    from deadpool.sizing.presentation import short_text
+    from deadpool.sizing.presentation import why as reasons
     from deadpool.sizing.protection import parse_scheme
-    from deadpool.sizing.text import short_text
-    from deadpool.sizing.text import why as reasons
 
     check_output(svg, "svg")
     inputs, seen = _inputs(given, failure_log, log_days, events or [])
     check_at_least(0, spares=spares, durable_every_min=durable_every_min, simulate=simulate, jobs=jobs)
     check_at_least(1, capture_every=capture_every, simulate_ranks=simulate_ranks)
     _check_goodput(goodput_at_least, spares)
-    simulation = load("plan-simulation") if simulate else None  # which refuses before any work is done
+    simulation = load_from_lab("plan-simulation") if simulate else None  # which refuses before any work is done
     wishes = Wishes(
         spares=spares,
         scheme=parse_scheme(protect) if protect is not None else None,
@@ -186,7 +186,7 @@ def _rate_words(given: dict[str, Any], seen: History | None) -> str:
 
 
 def _draw(advice: Advice, svg: Path, *, quiet: bool) -> None:
-    from deadpool.sizing.chart import draw
+    from deadpool.sizing.presentation import draw
 
     write_output(svg, draw(advice))
     if not quiet:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deadpool.config.environment import LOOKED_AT_VARIABLE, variable_of
-from deadpool.config.misspelt import misspelt_variables
+from deadpool.config.resolution import misspelt_variables
 
 _SETTING = re.compile(r"(?<![\w-])([a-z][A-Za-z0-9_]*)=")
 _CAPITAL = re.compile(r"([A-Z])")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deadpool.config.job_config import JobConfig, settings_for
 from deadpool.config.values import AGENT, COORDINATOR
-from deadpool.wire.tls import settled
+from deadpool.wire.credentials import settled
 
 
 def coordinator_words(

@@ -1,21 +1,17 @@
-"""What a user can set, and the only place that reads it: flags over environment over file over defaults.
+"""What a user can set: each setting is described once, here, and `resolution.py` reads what was given.
 
-Each setting is described once, here. One timeout is set by the user, `node_timeout_s`; the others are derived from it
-unless they are given.
+One timeout is set by the user, `node_timeout_s`; the others are derived from it unless they are given.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
-import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deadpool.config import timeouts
+from deadpool.config.checks import AUTO, bounds_of_protection, check_values, require
 from deadpool.config.orders import (
     HOOKS,
     ON_EVENT_HELP,
@@ -26,36 +22,20 @@ from deadpool.config.orders import (
     parse_order,
     parse_rule,
 )
-from deadpool.config.sections import flattened
 from deadpool.config.values import (
     AGENT,
     COORDINATOR,
     JOB,
     RUN,
     Setting,
-    cast,
     coded_bound,
-    parse_bandwidth,
-    parse_bounds,
-    parse_cpus,
-    parse_period,
     read_racks,
-    read_toml,
     setting,
     settings_of,
 )
 from deadpool.errors import ConfigError
-from deadpool.protocol.identity import LAST_PORT, Address
 from deadpool.protocol.schemes import Scheme
 
-LOG_FORMATS = ("text", "json")
-RESUME = ("no", "auto", "must")
-AUTO = "auto"  # --protect: the job chooses
-PARKED_STATE = ("keep", "free")
-WITHOUT_SPARE = ("wait", "shrink")
-IN_PLACE = ("auto", "always", "never")
-ON_INEXACT = ("warn", "stop")
-ON_CORRUPTION = ("stop", "go-on", "ignore")
 _RUN, _COORDINATOR, _NODE, _ALL = (RUN,), (COORDINATOR,), (RUN, AGENT), (*JOB, AGENT)
 
 
@@ -280,18 +260,7 @@ class JobConfig:
 
     def protection_bounds(self) -> dict[str, float] | None:
         """None: protection stays as it is. Raises ConfigError where the bounds cannot be used."""
-        dwell_s = self.protect_dwell_s
-        _require("protect_dwell_s", dwell_s, dwell_s > 0, "a time of more than 0 s")
-        if not self.protect_at_most and not self.evict_ill and self.protect != AUTO:
-            return None
-        least = self.scheme.copies
-        default = min(least + 1, max(least, self.nodes - 1)) if self.protect == AUTO else least
-        bounds = {"copies": float(default), "memory": 0.5, "every": 0.0} | parse_bounds(self.protect_at_most)
-        accepted = f"copies of at least the {least} that there are anyway, and fewer than nodes={self.nodes}"
-        fits = least <= bounds["copies"] <= max(least, self.nodes - 1)
-        _require("protect_at_most", self.protect_at_most, fits, accepted)
-        self._check_coded_bound()
-        return bounds
+        return bounds_of_protection(self)
 
     @property
     def coded_bound(self) -> Scheme | None:
@@ -301,19 +270,6 @@ class JobConfig:
             return Scheme.parse(text) if text else None
         except ValueError as error:
             raise ConfigError(f"protect_at_most={self.protect_at_most!r} cannot be used: {error}") from None
-
-    def _check_coded_bound(self) -> None:
-        coded, asked, given = self.coded_bound, self.scheme, self.protect_at_most
-        if coded is None:
-            return
-        _require("protect_at_most", given, not asked.in_groups, f"no rs(K,M) beside protect={self.protect!r}")
-        fits = coded.losses >= asked.losses and coded.losses < self.nodes
-        accepted = f"rs(K,M) with M of at least {asked.losses} and less than nodes={self.nodes}: as many losses as "
-        _require("protect_at_most", given, fits, f"{accepted}{asked} survives")
-        saves = coded.held_share(self.nodes) < asked.held_share(self.nodes)
-        _require("protect_at_most", given, saves, f"rs(K,M) that takes less memory on {self.nodes} nodes than {asked}")
-        stays = self.without_spare == "wait"
-        _require("protect_at_most", given, stays, "no rs(K,M) beside without_spare=shrink, which needs whole copies")
 
     def told(self) -> dict[str, Any]:
         """All settings, for whoever reads about the job. Targets of hooks may be secrets, so only their labels."""
@@ -332,7 +288,7 @@ class JobConfig:
         for text in self.faults:
             node, names = parse_order(text).node, self.node_names
             fits = node is None or node in names
-            _require(f"fault {text!r}: node", node, fits, f"one of {', '.join(names)}")
+            require(f"fault {text!r}: node", node, fits, f"one of {', '.join(names)}")
 
     def racks(self) -> dict[str, str]:
         """Rack by node, from the topology file. A node that the file does not name is a rack of its own.
@@ -343,101 +299,9 @@ class JobConfig:
 
     def checked(self) -> JobConfig:
         """Raises ConfigError where a value cannot work. Fills in the timeouts that were not given."""
-        for each in SETTINGS:
-            value = getattr(self, each.name)
-            _require(each.name, value, each.kind != "float" or math.isfinite(value), "a finite number")
-        for name in ("nodes", "nproc_per_node", "capture_every", "rehearsals"):
-            _require(name, getattr(self, name), getattr(self, name) >= 1, "a number of at least 1")
-        for name in ("spares", "holders", "spare_trainers", "standby_coordinators", "quarantine_after"):
-            _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
-        enough = self.slots == 0 or self.slots >= 2
-        _require("slots", self.slots, enough, "at least 2: one kept, one being written; or 0: as many as are needed")
-        enough = self.holders < self.nodes
-        _require("holders", self.holders, enough, f"less than {self.nodes}, the number of nodes: copies lie on others")
-        self._check_scheme()
-        _require("node_timeout_s", self.node_timeout_s, self.node_timeout_s >= 1, "at least 1 second")
-        self.protection_bounds()
-        self._check_coordinators()
-        hang, beats = self.hang_timeout_s, 2 * self.heartbeat_s
-        accepted = f"0 or at least {beats:g} s, which is two heartbeats; 0 is the default, which follows the step time"
-        _require("hang_timeout_s", hang, hang == 0 or hang >= beats, accepted)
-        budget = self.overhead_budget
-        _require("overhead_budget", budget, 0 <= budget < 1, "a share of the step time: 0.005 is 0.5 %, 0 is no limit")
-        _require("set_aside_gb", self.set_aside_gb, 0 <= self.set_aside_gb < 1e6, "a size in GB, or 0 for none")
-        last = self.metrics_port_of(self.nodes + self.spares + self.standby_coordinators)
-        usable = self.metrics_port >= 0 and last <= LAST_PORT
-        accepted = "a port that leaves one below 65536 for each process, counted from it on, or 0 for no metrics"
-        _require("metrics_port", self.metrics_port, usable, accepted)
-        window = self.quarantine_window_s
-        _require("quarantine_window_s", window, window > 0, "a time of more than 0 s")
-        self._check_shrinking()
-        _require("in_place", self.in_place, self.in_place in IN_PLACE, f"one of {', '.join(IN_PLACE)}")
-        found = self.on_inexact
-        _require("on_inexact", found, found in ON_INEXACT, f"one of {', '.join(ON_INEXACT)}")
-        found = self.on_corruption
-        _require("on_corruption", found, found in ON_CORRUPTION, f"one of {', '.join(ON_CORRUPTION)}")
-        parked = self.parked_state
-        _require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
-        _require("log_mb", self.log_mb, self.log_mb >= 0, "a size in MB, or 0 for no limit")
-        _require("log_format", self.log_format, self.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
-        _require("bulk_nice", self.bulk_nice, 0 <= self.bulk_nice <= 19, "a number of 0 to 19")
-        parse_cpus(self.bulk_cpus)
-        self.hook_rules()
-        _require(
-            "port", self.port, 0 <= self.port <= LAST_PORT, f"a port of at most {LAST_PORT}, or 0 for any free one"
-        )
-        page = self.dashboard_at
-        _require("dashboard_at", page, Address.is_one(page), f"HOST:PORT with a port of at most {LAST_PORT}")
-        self._check_durable()
-        for text in self.faults:
-            order, world_size = parse_order(text), self.nodes * self.nproc_per_node
-            rank = order.rank
-            _require("fault", text, self.drills or order.flip is None, "a fault that changes no state, or --drills too")
-            fits = rank is None or 0 <= rank < world_size
-            _require(f"fault {text!r}: rank", rank, fits, f"a rank of 0 to {world_size - 1}")
+        check_values(self, SETTINGS)
         filled_in: dict[str, Any] = {**self.derived_timeouts}
         return dataclasses.replace(self, **filled_in)
-
-    def _check_scheme(self) -> None:
-        try:
-            losses = self.scheme.losses
-        except ValueError:
-            losses = self.nodes
-        accepted = f"auto, copies=N or rs(K,M) with N or M less than nodes={self.nodes}, and M at most K"
-        _require("protect", self.protect, not self.protect or losses < self.nodes, accepted)
-
-    def _check_shrinking(self) -> None:
-        then, waits = self.without_spare, self.without_spare == "wait"
-        _require("without_spare", then, then in WITHOUT_SPARE, "wait or shrink")
-        alone = not self.standby_coordinators and "," not in self.coordinators
-        _require("without_spare", then, waits or alone, "wait: a job with several coordinators cannot shrink")
-        accepted = f"wait: a job whose snapshots are coded, by protect={self.protect!r}, cannot shrink (copies=N can)"
-        _require("without_spare", then, waits or not self.scheme.in_groups, accepted)
-
-    def _check_durable(self) -> None:
-        parse_period(self.durable_every)
-        parse_bandwidth(self.durable_bandwidth)
-        for name in ("durable_keep", "durable_keep_every"):
-            _require(name, getattr(self, name), getattr(self, name) >= 0, "a number of at least 0")
-        _require("durable_nice", self.durable_nice, 0 <= self.durable_nice <= 19, "a number of 0 to 19")
-        timeout = self.durable_timeout_s
-        _require("durable_timeout_s", timeout, timeout > 0, "a time of more than 0 s")
-        _require("resume", self.resume, self.resume in RESUME, f"one of {', '.join(RESUME)}")
-        where = self.durable
-        _require("durable", where, bool(where) or self.resume == "no", "a directory or URL: --resume begins from it")
-
-    def _check_coordinators(self) -> None:
-        """One of several coordinators may act only with most of the nodes that ran, and most of two nodes are both."""
-        several = max(self.standby_coordinators, len(self.coordinator_places) - 1)
-        accepted = "0 with fewer than 3 nodes: a coordinator may act only with most of the nodes that ran"
-        _require("standby_coordinators", several, several == 0 or self.nodes > 2, accepted)
-        for place in self.coordinator_places:
-            _require("coordinators", place, Address.is_one(place), "HOST:PORT of each, separated by commas")
-
-
-def _require(name: str, value: Any, good: bool, accepted: str) -> None:
-    if not good:
-        raise ConfigError(f"{name}={value!r} cannot be used: give {accepted}")
 
 
 SETTINGS = settings_of(JobConfig)
@@ -446,65 +310,3 @@ SETTINGS = settings_of(JobConfig)
 def settings_for(command: str) -> tuple[Setting, ...]:
     """The settings that a command has flags for."""
     return tuple(each for each in SETTINGS if command in each.commands)
-
-
-def resolve(
-    flags: Mapping[str, Any],
-    *,
-    file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    settled: bool = False,
-) -> JobConfig:
-    """Flags that are None were not given. A job of one node has no other node to hold its copies. A recovery is played
-    in jobs that people start, and not in those whose starter has planned faults of its own. `settled`: a launcher may
-    have given all settings, also those that were left out."""
-    variables = os.environ if environment is None else environment
-    merged: dict[str, Any] = {**_from_file(file), **_from_environment(variables, SETTINGS)}
-    merged.update({name: value for name, value in flags.items() if value is not None})
-    if merged.get("host") and merged.get("interface"):
-        raise ConfigError(
-            f"host={merged['host']!r} and interface={merged['interface']!r} cannot be used together: give one of them"
-        )
-    holders = merged.get("holders")
-    if merged.get("nodes", 1) == 1:
-        merged.setdefault("holders", 0)
-    merged.setdefault("rehearse_recovery", True)
-    config = JobConfig(**merged).checked()
-    if holders not in (None, config.scheme.copies) and not (settled and holders == JobConfig().holders):
-        raise ConfigError(
-            f"holders={holders} and protect={config.protect!r} cannot be used together: give one of them, as --protect "
-            "says how many copies there are"
-        )
-    return config
-
-
-def resolve_agent(flags: Mapping[str, Any], *, environment: Mapping[str, str] | None = None) -> JobConfig:
-    """The settings of one agent. Where it is reached and how it encrypts are no settings of the job, so only flags say
-    so: the environment of an agent may be that of a whole job."""
-    variables = os.environ if environment is None else environment
-    own = [each for each in settings_for(AGENT) if each.name not in ("host", "interface", "tls")]
-    merged = _from_environment(variables, own)
-    merged.update({each.name: flags[each.name] for each in own if flags.get(each.name) is not None})
-    return JobConfig(holders=0, **merged).checked()
-
-
-def _from_file(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    values = flattened(read_toml(path, "config file"), path)
-    return {name: _cast(name, value, f"{path}: {name}") for name, value in values.items()}
-
-
-def _from_environment(environment: Mapping[str, str], settings: Iterable[Setting]) -> dict[str, Any]:
-    found = [each for each in settings if each.variable in environment]
-    return {each.name: _cast(each.name, environment[each.variable], each.variable) for each in found}
-
-
-def _cast(name: str, value: Any, shown: str) -> Any:
-    """`shown` is what the user calls this setting."""
-    kinds = {each.name: each.kind for each in SETTINGS}
-    if name not in kinds:
-        near = difflib.get_close_matches(name.replace("-", "_"), kinds, n=1)
-        nearest = f" The nearest one is {near[0]};" if near else ""
-        raise ConfigError(f"{shown} is not a setting.{nearest} `deadpool run --help-all` lists all")
-    return cast(kinds[name], value, f"{shown}={value!r}")

@@ -1,12 +1,10 @@
 """What a user orders for later: faults, and calls at events.
 
-`InjectionOrder`: Faults that a user orders to be injected: which node or rank, with which signal, and at which
-moment of training.
+An `InjectionOrder` says which node or rank a fault hits, with which signal, and at which moment of training. The words
+for moments are defined here. An order is checked here wherever it comes from: a command, a setting, a test.
 
-The words for moments are defined here. An order is checked here wherever it comes from: a command, a setting, a
-test.
-
-`HookRule`: which events call which command or webhook, as `--on-event` and `--webhook` give it: EVENT,EVENT=TARGET.
+A `HookRule` says which events call which command or webhook, as `--on-event` and `--webhook` give it:
+EVENT,EVENT=TARGET.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""A setting, and its value as it is written.
+"""Values of settings as they are written in flags, files and the environment, and how a setting is described.
 
-Values of settings as they are written in flags, files and the environment.
-
-`Setting`: how a setting of a job is described: once, where it is declared.
-
-Its flag, its environment variable and its help follow from that description.
+A `Setting` is described once, where it is declared: its flag, its environment variable and its help follow from that.
 """
 
 from __future__ import annotations

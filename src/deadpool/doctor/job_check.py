@@ -17,8 +17,8 @@ from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask, Peer
 from deadpool.wire.control_link import connect
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener
-from deadpool.wire.secret import Credentials
 
 _REACH_S = 3.0
 _ANSWER_S = 30.0

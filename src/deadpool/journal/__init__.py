@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from deadpool.journal.entry import Entry, Run, Sink
 from deadpool.journal.jsonl import Jsonl
-from deadpool.journal.tensorboard import TensorBoard
-from deadpool.journal.wandb import WandB
+from deadpool.journal.trackers import TensorBoard, WandB
 
 __all__ = ["Entry", "Jsonl", "Run", "Sink", "TensorBoard", "WandB"]

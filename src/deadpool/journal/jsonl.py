@@ -1,12 +1,11 @@
-"""The sink for JSON lines, and the lock of a destination.
+"""Journals as lines of JSON: the sink that writes them, and the reader.
 
-`locked` lets only one process at a time write to a destination: the old process of a rank may wake up and write too.
+`Jsonl` writes one line per step: `{"run": ..., "rank": 0, "step": 12, "time": ..., "values": {...}}`. The file itself
+shows which steps it has. A writer takes a lock, since the old process of a rank may wake up and write too, and reads
+what other writers have added since its last write. It cuts off an incomplete last line, whose writer was killed, and
+appends the missing steps.
 
-`Jsonl`: a sink that writes one line of JSON per step: `{"run": ..., "rank": 0, "step": 12, "time": ..., "values":
-{...}}`.
-
-The file itself shows which steps it has. A writer takes a lock and reads what other writers have added since its
-last write. It cuts off an incomplete last line, whose writer was killed, and appends the missing steps.
+`JournalReader` reads the files of several nodes as one journal, with every step of a rank once.
 """
 
 from __future__ import annotations
@@ -16,14 +15,18 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from deadpool.config.environment import JOURNAL_VARIABLE
 from deadpool.journal.entry import Entry, Run
 
 _TIMEOUT_S = 2.0
 _POLL_S = 0.005
+
+PATTERN = "*.jsonl"
 
 
 @contextlib.contextmanager
@@ -168,3 +171,67 @@ def default_sink(rank: int) -> Jsonl:
     """Returns the sink of a job that names none: a file in the folder that the agent names, or under torchrun in a
     folder of the working directory. Only the owner can read it, like the rest of a run folder."""
     return Jsonl(Path(os.environ.get(JOURNAL_VARIABLE, _FOLDER)) / f"rank-{rank:05d}.jsonl", mode=0o600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    run: str
+    rank: int
+    step: int
+    time: float
+    values: dict[str, Any]
+
+
+@dataclass(slots=True)
+class JournalReader:
+    """Reads the files in some folders, or single files, as they grow. Nodes without a shared folder write one file
+    each. A line that a node wrote before it could report it as delivered is in the next node's file too; such
+    duplicates are left out."""
+
+    folders: list[Path]
+    _offsets: dict[Path, int] = field(default_factory=dict)
+    _known: set[tuple[str, int, int]] = field(default_factory=set)
+
+    def read(self) -> list[Line]:
+        """Returns the lines that were added since the last call."""
+        lines = [line for path in self._files() for line in self._new_lines(path)]
+        return [line for line in lines if self._is_new(line)]
+
+    def _files(self) -> Iterator[Path]:
+        for folder in self.folders:
+            yield from [folder] if folder.is_file() else sorted(folder.glob(PATTERN))
+
+    def _new_lines(self, path: Path) -> Iterator[Line]:
+        """Yields whole lines only: the last line may still be being written, or its writer was killed."""
+        begin = self._offsets.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(begin)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offsets[path] = begin + len(whole)
+        for text in whole.splitlines():
+            line = _parse(text)
+            if line is not None:
+                yield line
+
+    def _is_new(self, line: Line) -> bool:
+        key = (line.run, line.rank, line.step)
+        is_new = key not in self._known
+        self._known.add(key)
+        return is_new
+
+
+def newest_runs(lines: Iterable[Line]) -> list[Line]:
+    """Returns the lines of each rank's newest run, by step. A folder may also hold the lines of earlier runs."""
+    found = list(lines)
+    newest = {line.rank: line.run for line in sorted(found, key=lambda line: line.time)}
+    return sorted((each for each in found if each.run == newest[each.rank]), key=lambda line: (line.step, line.rank))
+
+
+def _parse(text: bytes) -> Line | None:
+    """Returns None for a line that another program wrote."""
+    try:
+        body = json.loads(text)
+        return Line(run=body["run"], rank=body["rank"], step=body["step"], time=body["time"], values=body["values"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -28,7 +28,7 @@ from typing import Any
 
 from deadpool.errors import ConfigError
 from deadpool.sizing.inputs import Inputs
-from deadpool.views.metrics.job_fold import JobFold
+from deadpool.views.metrics.folds import JobFold
 
 LLAMA3_NODES, LLAMA3_DAYS, LLAMA3_PLANNED = 2048, 54, 47
 LLAMA3 = {

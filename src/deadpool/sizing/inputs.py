@@ -16,7 +16,7 @@ from typing import Any
 
 from deadpool.errors import ConfigError
 from deadpool.events.story import Record, Recovery, recoveries
-from deadpool.views.metrics.recovery_fold import kind_of
+from deadpool.views.metrics.folds import kind_of
 
 GB = 1e9
 

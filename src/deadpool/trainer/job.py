@@ -27,9 +27,8 @@ from deadpool.trainer.adapters.wrappers import require_wrappers
 from deadpool.trainer.audit import AuditedRank
 from deadpool.trainer.capture import slots
 from deadpool.trainer.capture.capture import Capturer
-from deadpool.trainer.capture.capture_tasks import CaptureReports, CaptureTarget, CarriedSlot
-from deadpool.trainer.capture.late_capture import Budget, make_late_capture
-from deadpool.trainer.capture.wait_meter import WaitMeter
+from deadpool.trainer.capture.capture_tasks import Budget, CaptureReports, CaptureTarget, CarriedSlot, make_late_capture
+from deadpool.trainer.capture.meters import WaitMeter
 from deadpool.trainer.current import Superseded
 from deadpool.trainer.guards.all_guards import Guards
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal

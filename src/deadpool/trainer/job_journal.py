@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from deadpool.host.notes import note
-from deadpool.journal.delivery import Delivery
 from deadpool.journal.entry import Run, Sink, StepDraft, Undelivered
 from deadpool.journal.jsonl import default_sink
-from deadpool.journal.step_values import StepValues, finished, new_run_id, ranges
+from deadpool.journal.step_values import Delivery, StepValues, finished, new_run_id, ranges
 from deadpool.trainer.process.session import Session
 
 Action = Callable[[], None]

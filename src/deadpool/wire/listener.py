@@ -26,9 +26,9 @@ from typing import Generic, TypeVar
 
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.identity import Address
-from deadpool.wire.asyncio_streams import HANDSHAKE_S, shake_hands
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import Handshake, Purpose
-from deadpool.wire.secret import Credentials
+from deadpool.wire.streams import HANDSHAKE_S, shake_hands
 
 LIMIT = 128
 GRACE_S = 0.5  # a handshake takes milliseconds: one that has not ended by then is stuck

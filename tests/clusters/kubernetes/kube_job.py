@@ -16,7 +16,7 @@ from kube_cluster import ROOT, Cluster
 from kube_image import IMAGE
 
 from deadpool.demo.trial import Results, differences
-from deadpool_lab.chaos.jobs import PACE_VARIABLE
+from deadpool_lab.chaos.plan import PACE_VARIABLE
 
 SCRIPT = ROOT / "lab/deadpool_lab/chaos/script.py"
 SIZE = [

@@ -15,8 +15,7 @@ from kube_cluster import Cluster
 from kube_image import IMAGE
 from kube_job import FAILED, NODES, KubeJob, now
 
-from deadpool.clusters.kubernetes.job_objects import OPERATOR, custom_resource
-from deadpool.clusters.kubernetes.operator_objects import NAMESPACE, operator_objects
+from deadpool.clusters.kubernetes.job_objects import NAMESPACE, OPERATOR, custom_resource, operator_objects
 from deadpool.demo.trial import Results
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(2400)]

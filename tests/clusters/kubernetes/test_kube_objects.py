@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from kube_cluster import BINARIES
 
-from deadpool.clusters.kubernetes.charts import files
-from deadpool.clusters.kubernetes.job_objects import custom_resource, definition, objects
-from deadpool.clusters.kubernetes.operator_objects import operator_objects
-from deadpool.clusters.kubernetes.rendering import as_yaml, for_server, read_values
+from deadpool.clusters.kubernetes.charts import as_yaml, files, for_server, read_values
+from deadpool.clusters.kubernetes.job_objects import custom_resource, definition, objects, operator_objects
 from deadpool.clusters.kubernetes.spec import checked_name, job_spec
 from deadpool.errors import ConfigError
 

@@ -23,7 +23,7 @@ from deadpool.events.log import EventLog
 from deadpool.protocol.features.leases.pool.host import StopAgent
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Assignment, PoolJob
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 Find = Callable[[], tuple[Address, Credentials]]
 

@@ -15,7 +15,7 @@ from waiting import LIMIT_S, wait_until
 
 from deadpool.control.trainers import health_watch
 from deadpool.control.trainers.health_watch import HealthWatch
-from deadpool.host.health.kernel_log import KernelLog, classify
+from deadpool.host.health.kernel import KernelLog, classify
 from deadpool.host.health.sampling import NodeSampler, Totals
 from deadpool.protocol import health
 from deadpool.protocol.health import HealthSample

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from deadpool_lab.chaos.surroundings.terminal import Terminal
+from deadpool_lab.chaos.surroundings.processes import Terminal
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.permits import may_overwrite
 from deadpool_lab.sim.mutations import ALL, BY_NAME, Patch
-from deadpool_lab.sim.mutations.catching import catch
+from deadpool_lab.sim.sweep import catch
 
 QUICK = (
     "1 overwrite the watermark",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deadpool_lab.sim.mutations.mutation import Patch
-from deadpool_lab.sim.pool.mutations import MUTATIONS
-from deadpool_lab.sim.pool.world import run_pool_seed
+from deadpool_lab.sim.pool.world import MUTATIONS, run_pool_seed
 
 SEEDS, QUICK_SEEDS = 150, 60
 

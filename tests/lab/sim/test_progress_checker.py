@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deadpool_lab.sim import streams
-from deadpool_lab.sim.coding import Blocks
+from deadpool_lab.sim.arena import Blocks
 from deadpool_lab.sim.profiles import BY_NAME
 from deadpool_lab.sim.run import run_seed
 from deadpool_lab.sim.streams import CopyStreams

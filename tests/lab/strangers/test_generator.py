@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from deadpool_lab.strangers.fault_plan import draw_injections
 from deadpool_lab.strangers.generate import FAMILIES, Script, generate
+from deadpool_lab.strangers.protected import draw_injections
 
 _MANY = 1500
 

@@ -9,7 +9,7 @@ from waiting import LIMIT_S
 
 from deadpool.cli.job_client import ask
 from deadpool_lab.strangers.generate import Script, generate
-from deadpool_lab.strangers.kinds.all_kinds import KINDS
+from deadpool_lab.strangers.kinds import KINDS
 from deadpool_lab.strangers.references import SharedProcesses
 from deadpool_lab.strangers.trial import ScriptTrial
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from deadpool.errors import ConfigError
-from deadpool_lab.strangers.fault_plan import draw_injections
 from deadpool_lab.strangers.generate import generate
 from deadpool_lab.strangers.kind import Kind
-from deadpool_lab.strangers.kinds.all_kinds import KINDS
+from deadpool_lab.strangers.kinds import KINDS
+from deadpool_lab.strangers.protected import draw_injections
 from deadpool_lab.strangers.records import RankRecord
 
 _ALONE = Path(__file__).with_name("run_alone.py")

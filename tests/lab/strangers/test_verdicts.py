@@ -6,11 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deadpool_lab.strangers.fault_plan import draw_injections
-from deadpool_lab.strangers.findings import NO_AUDIT, AuditResult, Verdict, audit_result, named_rules
 from deadpool_lab.strangers.generate import generate
-from deadpool_lab.strangers.protected import ProtectedRun
-from deadpool_lab.strangers.records import RankRecord, read_ranks
+from deadpool_lab.strangers.protected import ProtectedRun, draw_injections
+from deadpool_lab.strangers.records import (
+    NO_AUDIT,
+    AuditResult,
+    RankRecord,
+    Verdict,
+    audit_result,
+    named_rules,
+    read_ranks,
+)
 from deadpool_lab.strangers.trial import ScriptResult, ScriptTrial
 
 FAULT = {"what": "fault", "ranks": [1], "kind": "trainer", "reason": "killed by SIGKILL"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deadpool.views.metrics.recovery_fold import STEP_BUCKETS_S, Histogram
+from deadpool.views.metrics.folds import STEP_BUCKETS_S, Histogram
 
 Record = dict[str, Any]
 T0 = 1_794_884_600.0

@@ -18,9 +18,8 @@ from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError
 from deadpool.views.dashboard.feed import Feed
-from deadpool.views.dashboard.report import page_with
 from deadpool.views.dashboard.run_files import RunFiles
-from deadpool.views.dashboard.server import ASSETS, DashboardServer, asset
+from deadpool.views.dashboard.server import ASSETS, DashboardServer, asset, page_with
 from deadpool.views.dashboard.words import access_token
 
 aiohttp = pytest.importorskip("aiohttp")

@@ -22,8 +22,7 @@ from dashboard_records import (
 )
 
 from deadpool.views.dashboard.headline import state
-from deadpool.views.dashboard.history import History
-from deadpool.views.dashboard.interruptions import interruptions
+from deadpool.views.dashboard.history import History, interruptions
 from deadpool.views.dashboard.run_files import RunFiles, loss_key
 from deadpool.views.dashboard.view import Job, Losses, view
 from deadpool.views.dashboard.words import Series

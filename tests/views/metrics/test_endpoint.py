@@ -21,8 +21,7 @@ from deadpool.errors import ConfigError
 from deadpool.events.log import EventLog
 from deadpool.views.metrics.catalog import OF_AGENT, OF_COORDINATOR, document
 from deadpool.views.metrics.endpoint import Endpoint, JobCollector, NodeCollector, check_package
-from deadpool.views.metrics.event_tail import NodeFacts
-from deadpool.views.metrics.recovery_fold import StepTimes
+from deadpool.views.metrics.folds import NodeFacts, StepTimes
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
 RECORDS = [*start(), progress(110.0, step=12, overhead=0.01, overhead_error=0.002), *recovery(120.0, number=1)]

@@ -9,8 +9,7 @@ import pytest
 from records import progress, recovery, start
 
 from deadpool.events.story import recoveries
-from deadpool.views.metrics.event_tail import EventTail
-from deadpool.views.metrics.job_fold import JobFold
+from deadpool.views.metrics.folds import EventTail, JobFold
 
 
 def folded(records):

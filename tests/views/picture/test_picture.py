@@ -13,9 +13,8 @@ from deadpool.cli.main import app
 from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
 from deadpool.events.story import PHASES
-from deadpool.views.picture.page import choose, draw_page, read_steps
+from deadpool.views.picture.page import choose, draw_page, phase_bars, rank_rows, read_steps
 from deadpool.views.picture.svg import Axis, in_words
-from deadpool.views.picture.timeline import phase_bars, rank_rows
 
 EVENTS = Path(__file__).with_name("events.jsonl")
 SVG = "{http://www.w3.org/2000/svg}"

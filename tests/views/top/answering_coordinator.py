@@ -21,8 +21,8 @@ from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.identity import Address, Layout, Schedule
 from deadpool.protocol.inputs import FromAgent
 from deadpool.protocol.messages import Answer, Ask, Join, Settings
+from deadpool.wire.control_link import ServedLink
 from deadpool.wire.listener import AuthenticatedListener
-from deadpool.wire.served_link import ServedLink
 
 
 def status_of(nodes: int, spares: int = 1) -> dict[str, Any]:

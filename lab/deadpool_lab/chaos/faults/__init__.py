@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from deadpool_lab.chaos.faults import cuts, files, illness, membership, processes
+from deadpool_lab.chaos.faults import files, nodes, processes
 from deadpool_lab.chaos.faults.fault import Fault
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.network import Network
 
 FAULTS: dict[str, type[Fault]] = {
-    fault.kind: fault for family in (processes, cuts, files, membership, illness) for fault in family.FAULTS
+    fault.kind: fault
+    for family in (processes.FAULTS, nodes.CUTS, files.FAULTS, nodes.MEMBERSHIP, nodes.ILLNESSES)
+    for fault in family
 }
-ILLNESSES = frozenset(fault.kind for fault in illness.FAULTS)
+ILLNESSES = frozenset(fault.kind for fault in nodes.ILLNESSES)
 """The kinds of illness, which need agents that read files written by the run."""
 OF_ADAPTIVE_RUNS = ILLNESSES | {"kill_node", "kill_trainer", "crash_trainer", "stop_agent", "stop_trainer", "stop_node"}
 """Permanent faults (a machine is gone for the rest), transient ones (a process, or a stop for a while), illnesses."""

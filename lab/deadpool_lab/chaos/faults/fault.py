@@ -13,8 +13,7 @@ from deadpool_lab.chaos.status_view import SeatedTrainer, StatusView, StepProgre
 from deadpool_lab.chaos.surroundings.disk import Disk
 from deadpool_lab.chaos.surroundings.health_files import HealthFiles
 from deadpool_lab.chaos.surroundings.network import Network
-from deadpool_lab.chaos.surroundings.processes import JobProcesses
-from deadpool_lab.chaos.surroundings.terminal import Terminal
+from deadpool_lab.chaos.surroundings.processes import JobProcesses, Terminal
 
 T = TypeVar("T")
 

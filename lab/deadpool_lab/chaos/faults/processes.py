@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 
 from deadpool_lab.chaos.faults.fault import Fault, FaultContext, OnNode, OnTrainer
-from deadpool_lab.chaos.jobs import CRASH_SIGNAL
+from deadpool_lab.chaos.plan import CRASH_SIGNAL
 
 
 class KillTrainerFault(OnTrainer):

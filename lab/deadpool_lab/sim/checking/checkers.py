@@ -2,7 +2,7 @@
 
 docs/protocol.md lists them: those with a letter, those that are a rule as it stands, and three beside the protocol,
 (recordings), (rehearsals) and (drain). This file follows the coordinator's orders, losses, and what processes do;
-copies are looked at in `copy_checkers.py`.
+copies are looked at in `recovery_checkers.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.identity import NO_GENERATION, Generation, Schedule, Version
 from deadpool.protocol.messages import Ended, Go, Missed, Order, Permit, Plan, TakeoverReport
-from deadpool_lab.sim.checking.copy_checkers import CopyCheckers
+from deadpool_lab.sim.checking import fail
 from deadpool_lab.sim.checking.corruption_checker import CorruptionChecker
+from deadpool_lab.sim.checking.feature_checkers import ProtectionChecker, ShrinkChecker
 from deadpool_lab.sim.checking.history import State
 from deadpool_lab.sim.checking.holdings import Holdings
-from deadpool_lab.sim.checking.protection_checker import ProtectionChecker
-from deadpool_lab.sim.checking.recovery_checkers import DrainChecker, LossBound, ProgressChecker, RehearsalChecker
-from deadpool_lab.sim.checking.shrink_checker import ShrinkChecker
-from deadpool_lab.sim.checking.violation import fail
+from deadpool_lab.sim.checking.recovery_checkers import (
+    CopyCheckers,
+    DrainChecker,
+    LossBound,
+    ProgressChecker,
+    RehearsalChecker,
+)
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.hosts import Host

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Plan
-from deadpool_lab.sim.checking.violation import fail
+from deadpool_lab.sim.checking import fail
 from deadpool_lab.sim.device import ONCE
 
 if TYPE_CHECKING:

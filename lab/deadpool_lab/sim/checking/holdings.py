@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from deadpool.protocol.features.coding.stripes import Stripes
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import NodeGroup, RankGroup
-from deadpool_lab.sim.coding import ParityContent
+from deadpool_lab.sim.arena import ParityContent
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.machine import Machine

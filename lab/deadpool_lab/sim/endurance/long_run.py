@@ -13,8 +13,7 @@ from deadpool.protocol.identity import Layout, Schedule
 from deadpool.protocol.inputs import CoordinatorInput, DrainAsked, FromAgent, LinkLost, Tick
 from deadpool.protocol.messages import Heartbeat, Settings, TrainerLost
 from deadpool_lab.sim.clock import Clock
-from deadpool_lab.sim.endurance.answers import Answers
-from deadpool_lab.sim.endurance.light_node import LightNode
+from deadpool_lab.sim.endurance.light_node import Answers, LightNode
 from deadpool_lab.sim.endurance.setup import DAY_S, RACK, EnduranceSetup, Hit, Lived, Outage, hits
 from deadpool_lab.sim.endurance.training import Training
 

@@ -5,20 +5,20 @@ in a `FaultKind`, and put that into the list of its file, or a new file's list i
 command counts it by kind and by the phase of a recovery that it hit.
 """
 
-from deadpool_lab.sim.faults import coordinators, departures, devices, health, links, machines, memory
+from deadpool_lab.sim.faults import departures, devices, links, machines
 from deadpool_lab.sim.faults.fault import FaultKind, FaultPlan
 
 ALL: tuple[FaultKind, ...] = (
-    *machines.FAULTS,
+    *machines.MACHINE_FAULTS,
     *machines.TRAINER_FAULTS,
     *machines.SPARE_FAULTS,
-    *links.FAULTS,
-    *memory.FAULTS,
-    *coordinators.FAULTS,
-    *departures.FAULTS,
-    *health.FAULTS,
+    *links.LINK_FAULTS,
+    *machines.MEMORY_FAULTS,
+    *links.COORDINATOR_FAULTS,
+    *departures.DEPARTURE_FAULTS,
+    *departures.HEALTH_FAULTS,
     *departures.PROTECTION_FAULTS,
-    *memory.MEMORY_USE_FAULTS,
+    *machines.MEMORY_USE_FAULTS,
     *departures.SIZE_FAULTS,
     *devices.FAULTS,
 )

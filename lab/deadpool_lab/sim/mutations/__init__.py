@@ -5,10 +5,9 @@ docs/protocol.md lists them by number, each with the rule that it breaks.
 
 from deadpool_lab.sim.mutations import (
     corruption_mutations,
-    leaving_mutations,
+    membership_mutations,
     protection_mutations,
     rules,
-    shrink_mutations,
     takeover_mutations,
 )
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
@@ -18,9 +17,9 @@ ALL: tuple[Mutation, ...] = tuple(
         (
             *rules.MUTATIONS,
             *takeover_mutations.MUTATIONS,
-            *leaving_mutations.MUTATIONS,
+            *membership_mutations.LEAVING_MUTATIONS,
             *protection_mutations.MUTATIONS,
-            *shrink_mutations.MUTATIONS,
+            *membership_mutations.SHRINK_MUTATIONS,
             *corruption_mutations.MUTATIONS,
         ),
         key=lambda mutation: mutation.number,

@@ -42,7 +42,7 @@ def watermark_is_void_too(patch: Patch) -> None:
 
 
 def first_that_changes_is_named(patch: Patch) -> None:
-    """Also where all have changed, since the script is not exact."""
+    """Names a node also where all have changed, since the script is not exact."""
     real = Suspicion.changed
 
     def changed(self: Suspicion, ballots):  # type: ignore[no-untyped-def]

@@ -28,7 +28,7 @@ from deadpool.protocol.features.durable.coordinator.writes import Write, Writes
 from deadpool.protocol.health import LIKELY, gravest
 from deadpool.protocol.identity import Version
 from deadpool.protocol.schemes import NodeGroup, Scheme
-from deadpool_lab.sim import coding, streams
+from deadpool_lab.sim import arena, streams
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 
 
@@ -99,7 +99,7 @@ def one_parity_for_all(patch: Patch) -> None:
 
 def damaged_block_decoded(patch: Patch) -> None:
     """Decodes a damaged block, and compares nothing with the lost rank's own seal either."""
-    patch.set(coding, "is_as_sealed", lambda found, sealed: True)
+    patch.set(arena, "is_as_sealed", lambda found, sealed: True)
     patch.set(streams, "is_as_sealed", lambda found, sealed: True)
 
 

@@ -19,7 +19,7 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Declare, Recording, SlotRef
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer_core import Capture, SlotAwaited
-from deadpool_lab.sim.coding import Content, content_of
+from deadpool_lab.sim.arena import Content, content_of
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process.trainer_process import Process

@@ -12,9 +12,8 @@ from msgspec import structs
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Connect, Connected, Parked, Rehearse, Restore, Seat, SlotRef
 from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, Resume, WalkAction
-from deadpool_lab.sim.arena import Arena
+from deadpool_lab.sim.arena import Arena, Content
 from deadpool_lab.sim.checking.history import State
-from deadpool_lab.sim.coding import Content
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process.trainer_process import Process

@@ -38,27 +38,27 @@ def manifest(
     custom_resource: Annotated[bool, typer.Option(help="print a DeadPoolJob, for clusters with the operator")] = False,
 ) -> None:
     """Print the objects of a job as YAML, for kubectl apply -f -."""
-    from deadpool.clusters.kubernetes import rendering
+    from deadpool.clusters.kubernetes import charts
     from deadpool.clusters.kubernetes.spec import checked_name
 
     given = {"program": program, "image": image, "nodes": nodes, "spares": spares, "nprocPerNode": nproc_per_node}
     fields = {
-        **rendering.read_values(values),
+        **charts.read_values(values),
         **{key: value for key, value in given.items() if value not in (None, [])},
     }
     if script is not None:
-        fields["script"] = rendering.read_script(script)
-    made = rendering.job_objects(
+        fields["script"] = charts.read_script(script)
+    made = charts.job_objects(
         checked_name(name), fields, custom_resource=custom_resource, server_version=server_version
     )
-    sys.stdout.write(rendering.as_yaml(made))
+    sys.stdout.write(charts.as_yaml(made))
 
 
 @app.command()
 def crd() -> None:
     """Print the definition of the custom resource DeadPoolJob as YAML."""
+    from deadpool.clusters.kubernetes.charts import as_yaml
     from deadpool.clusters.kubernetes.job_objects import definition
-    from deadpool.clusters.kubernetes.rendering import as_yaml
 
     sys.stdout.write(as_yaml([definition()]))
 
@@ -68,8 +68,8 @@ def operator_manifest(
     image: Annotated[str, typer.Option(help="an image with DeadPool and its extra kubernetes; torch is not needed")],
 ) -> None:
     """Print the objects of the operator, with the custom resource, as YAML, for kubectl apply -f -."""
-    from deadpool.clusters.kubernetes.operator_objects import operator_objects
-    from deadpool.clusters.kubernetes.rendering import as_yaml
+    from deadpool.clusters.kubernetes.charts import as_yaml
+    from deadpool.clusters.kubernetes.job_objects import operator_objects
 
     sys.stdout.write(as_yaml(operator_objects(image)))
 
@@ -91,7 +91,7 @@ def probe() -> None:
     from deadpool.clusters.kubernetes.pods import RUN_FOLDER
     from deadpool.protocol.identity import Address
     from deadpool.protocol.messages import Ask
-    from deadpool.wire.secret import read_credentials
+    from deadpool.wire.credentials import read_credentials
 
     address = Address.parse((Path(RUN_FOLDER) / "address").read_text(encoding="utf-8"))
     answer = asyncio.run(ask_one(address, read_credentials(), Ask(what="status", arguments={})))
@@ -112,7 +112,7 @@ def coordinator(
     from deadpool.cli.start.coordinator import coordinate, founds
     from deadpool.clusters.kubernetes.job_state import JobStateStore
     from deadpool.clusters.kubernetes.pods import await_own_name, place
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.launch.run_dir import RunDir, put_earlier_job_away
     from deadpool.control.loops import serve
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import Json, check_at_least, folder_given_as
+from deadpool.cli.arguments import Json, check_at_least, folder_given_as
 
 if TYPE_CHECKING:
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.protocol.identity import Address
-    from deadpool.wire.secret import Credentials
+    from deadpool.wire.credentials import Credentials
 
 app = typer.Typer(help="One pool of spare machines for several jobs.", no_args_is_help=True)
 SCRIPT_LAST = {"allow_interspersed_args": False}
@@ -139,7 +139,7 @@ async def _join(name: str, folder: Path, pool: Path, at: str | None, memory_byte
     from deadpool.control.coordinator.announcement import pool_folder
     from deadpool.control.launch.folder_lock import lock_folder
     from deadpool.events.log import EventLog
-    from deadpool.wire.secret import read_credentials
+    from deadpool.wire.credentials import read_credentials
 
     def find() -> tuple[Address, Credentials]:
         if at is not None:
@@ -192,7 +192,7 @@ def add_job(
     """Add a job to the pool, also a running one, or change what the pool knows of it."""
     import msgspec
 
-    from deadpool.cli.start.program import checked_program
+    from deadpool.cli.start.run import checked_program
     from deadpool.control.coordinator.announcement import ask_pool
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.errors import ConfigError

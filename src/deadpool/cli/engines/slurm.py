@@ -1,45 +1,142 @@
-"""`deadpool slurm`: jobs under Slurm. `batch`, `node` and `spare` are called by the batch scripts."""
+"""`deadpool slurm`: jobs under Slurm. `batch`, `node` and `spare` are called by the batch scripts.
+
+`deadpool slurm submit` and `deadpool slurm script` share the options of sbatch, under the same names.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.engines.slurm_options import (
-    WARN_S,
-    Preload,
-    Requeue,
-    RunDir,
-    Script,
-    Srun,
-    WarnS,
-    check_options,
-    with_submission,
-)
-from deadpool.cli.given import check_at_least
+from deadpool.cli.arguments import check_at_least, folder_given_as
 from deadpool.cli.start.options import with_settings
-from deadpool.cli.start.program import checked_program
+from deadpool.cli.start.run import MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP, checked_program
 from deadpool.cli.words import tell_misspelt_variables
 from deadpool.config.values import RUN
+from deadpool.errors import ConfigError
 
 if TYPE_CHECKING:
     from deadpool.clusters.slurm.batch import JobScript
 
+Script = Annotated[list[str], typer.Argument(help=SCRIPT_HELP)]
+RunDir = Annotated[
+    Path, typer.Option(parser=folder_given_as("--run-dir"), help="the job's run folder, which all nodes share")
+]
+Preload = Annotated[list[str] | None, typer.Option(metavar="PACKAGE", help=PRELOAD_HELP)]
+Srun = Annotated[
+    list[str] | None,
+    typer.Option("--srun", metavar="OPTION", help="one more option for srun, as in --srun=--export=ALL"),
+]
+Requeue = Annotated[
+    bool, typer.Option("--requeue", help="start the script anew in a new allocation when the time limit is reached")
+]
+WarnS = Annotated[int, typer.Option(help="seconds before the end of the allocation at which the script gets a notice")]
+WARN_S = 120
+
+_SBATCH = {
+    "time": ("-t", "time limit"),
+    "partition": ("-p", "partition"),
+    "account": ("-A", "account"),
+    "qos": ("-q", "quality of service"),
+    "reservation": ("", "reservation"),
+    "constraint": ("-C", "features of nodes"),
+    "gres": ("", "generic resources of each node"),
+    "gpus_per_node": ("", "GPUs of each node"),
+    "cpus_per_task": ("-c", "processors of each node"),
+    "mem": ("", "memory of each node"),
+    "exclude": ("-x", "nodes not to use"),
+}
+
 app = typer.Typer(help="Protected jobs under Slurm.", no_args_is_help=True)
 SCRIPT_LAST = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+
+
+def with_submission(*, submits: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the flags of a submission. It gets all of them as one dict."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*, flags: dict[str, Any], **submission: Any) -> None:
+            function(submission, flags)
+
+        parameters = [
+            *_parameters(),
+            *([_PREFLIGHT, _AWAIT_START] if submits else []),
+            _keyword("flags", dict[str, Any]),
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        del run.__wrapped__  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def check_options(submission: dict[str, Any]) -> None:
+    """An empty one comes from a variable of the shell that is not set, and sbatch would take what follows for it."""
+    for name in (*_SBATCH, "job_name"):
+        if submission[name] == "":
+            flag = name.replace("_", "-")
+            raise ConfigError(f"{name}='' cannot be used: give what sbatch takes as --{flag}, or leave it out")
+
+
+def _parameters() -> list[inspect.Parameter]:
+    folder = typer.Option(
+        parser=folder_given_as("--run-dir"),
+        help="folder that all nodes share (default: a new one under ./deadpool-runs)",
+    )
+    more = typer.Option(metavar="OPTION", help="any other option for sbatch, as in --sbatch=--nice=10")
+    return [
+        _keyword("script", Script),
+        _keyword("module", Annotated[bool, typer.Option("--module", "-m", help=MODULE_HELP)], False),
+        _keyword("preload", Preload, None),
+        _keyword("run_dir", Annotated[Path | None, folder], None),
+        *(_keyword(name, Annotated[str | None, _as_for_sbatch(name, *given)], None) for name, given in _SBATCH.items()),
+        _keyword("exclusive", Annotated[bool, typer.Option("--exclusive", help="whole nodes, as for sbatch")], False),
+        _keyword("job_name", Annotated[str, _as_for_sbatch("job_name", "-J", "name of the job")], "deadpool"),
+        _keyword("sbatch", Annotated[list[str] | None, more], None),
+        _keyword("srun", Srun, None),
+        _keyword("requeue", Requeue, False),
+        _keyword("warn_s", WarnS, WARN_S),
+    ]
+
+
+def _as_for_sbatch(name: str, short: str, what: str) -> Any:
+    names = [each for each in (short, f"--{name.replace('_', '-')}") if each]
+    return typer.Option(*names, help=f"{what}, as for sbatch")
+
+
+def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+_PREFLIGHT = _keyword(
+    "preflight",
+    Annotated[bool, typer.Option(help="look at the run folder, the installation and the number of nodes first")],
+    True,
+)
+_AWAIT_START = _keyword(
+    "await_start",
+    Annotated[
+        bool, typer.Option("--await-start", help="stay until it starts; say what it waits for when that changes")
+    ],
+    False,
+)
 
 
 @with_settings(RUN)
 @with_submission(submits=True)
 def submit(submission: dict[str, Any], flags: dict[str, Any]) -> None:
     """Submit a protected job: nodes that train, spares, and by itself a new spare for each node that is lost."""
-    from deadpool.clusters.slurm.allocation import is_inside
-    from deadpool.clusters.slurm.preflight import check_before_submission, check_folder_is_free, check_node_count
+    from deadpool.clusters.slurm.batch import check_before_submission, check_folder_is_free, check_node_count
+    from deadpool.clusters.slurm.options import is_inside
     from deadpool.clusters.slurm.run_folder import note_submission
     from deadpool.clusters.slurm.waiting import StartWatch
     from deadpool.control.launch.folder_lock import lock_folder
@@ -93,7 +190,7 @@ def _job_script(submission: dict[str, Any], flags: dict[str, Any]) -> JobScript:
     from deadpool.clusters.slurm.batch import JobScript
     from deadpool.clusters.slurm.options import checked, option_words
     from deadpool.config.environment import variable_of
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.launch.launcher import new_run_name
 
     tell_misspelt_variables()
@@ -130,9 +227,8 @@ def batch(
     warn_s: WarnS = WARN_S,
 ) -> None:
     """What the batch script runs: a node of the job on each node of the allocation, until the job ends."""
-    from deadpool.clusters.slurm.allocation import read_allocation
     from deadpool.clusters.slurm.batch import BatchHost, node_command
-    from deadpool.clusters.slurm.options import describe, job_settings
+    from deadpool.clusters.slurm.options import describe, job_settings, read_allocation
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)
@@ -159,7 +255,7 @@ def node(
 def run_unsubmitted(program: list[str], preload: list[str], flags: dict[str, Any]) -> int:
     """`srun deadpool agent` in an allocation that was made by other means. Its run folder is new for each attempt."""
     from deadpool.cli.job_client import RUNS
-    from deadpool.clusters.slurm.allocation import read_allocation
+    from deadpool.clusters.slurm.options import read_allocation
 
     attempt = read_allocation(os.environ).attempt
     known = {name: value for name, value in flags.items() if name != "host"}
@@ -169,9 +265,8 @@ def run_unsubmitted(program: list[str], preload: list[str], flags: dict[str, Any
 def _run_node(
     program: list[str], run_dir: Path, preload: list[str], flags: dict[str, Any], *, requeue: bool, warn_s: float
 ) -> int:
-    from deadpool.clusters.slurm.allocation import read_allocation
     from deadpool.clusters.slurm.node import SlurmNode
-    from deadpool.clusters.slurm.options import job_settings
+    from deadpool.clusters.slurm.options import job_settings, read_allocation
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)
@@ -185,9 +280,8 @@ def spare(
     of: Annotated[str, typer.Option(help="the job that it joins, and how often that was requeued, as in 17.0")],
 ) -> None:
     """What a one-node job runs: it joins another job as a spare."""
-    from deadpool.clusters.slurm.allocation import read_allocation
     from deadpool.clusters.slurm.node import SlurmNode
-    from deadpool.clusters.slurm.options import job_settings
+    from deadpool.clusters.slurm.options import job_settings, read_allocation
     from deadpool.clusters.slurm.run_folder import RunFolder
 
     allocation = read_allocation(os.environ)

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given import check_at_least, folder_given_as
+from deadpool.cli.arguments import check_at_least, folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED
 from deadpool.cli.start.options import with_settings
-from deadpool.cli.start.program import EMPTY_SCRIPT, MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
+from deadpool.cli.start.run import EMPTY_SCRIPT, MODULE_HELP, PRELOAD_HELP, SCRIPT_HELP
 from deadpool.cli.words import tell_misspelt_variables
 from deadpool.config.values import RUN
 from deadpool.control.console import print_line

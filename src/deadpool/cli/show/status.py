@@ -1,4 +1,5 @@
-"""`deadpool status`: the state of a running job, as JSON or in words."""
+"""The state of a running job: `deadpool status` prints it as JSON or in words, `deadpool show top` keeps it on the
+whole terminal."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deadpool.cli.given import Json
-from deadpool.cli.run_argument import for_a_job
+from deadpool.cli.arguments import Json, for_a_job
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from deadpool.views.top.model import Model, Sources
+
 _ADD_SPARE = "deadpool agent --spare --join HOST:PORT SCRIPT"
+
+_REDRAW_S = 0.25
 
 
 @for_a_job()
@@ -49,6 +53,8 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
     yield _protection(body)
     yield from _scheme(body["protection"])
     yield _interval(body["interval"])
+    if body["slots"]:
+        yield _slots(body["slots"])
     if body["overhead"]:
         yield _overhead(body["overhead"])
     yield from _warnings(body)
@@ -145,6 +151,19 @@ def _interval(interval: dict[str, Any]) -> str:
     return f"one snapshot every {steps}{begin}, {limit}{widened}"
 
 
+def _slots(slots: dict[str, Any]) -> str:
+    if slots["asked"]:
+        return f"each rank has {slots['asked']} slots for snapshots, as asked for (--slots)"
+    least, most = slots["least"], slots["most"]
+    count = str(least) if least == most else f"{least} to {most}"
+    why = {"memory": "by memory", "slots": "in any case"}[slots["limit"]]
+    share = f"{_size(slots['arena_bytes'])} of {_size(slots['arena_at_most_bytes'])}"
+    return (
+        f"each rank has {count} slots for snapshots, and up to {slots['at_most']} ({why}) where versions take so long "
+        f"to be committed; copies take {share} that they may take on node {slots['fullest']}, half of its memory"
+    )
+
+
 def _overhead(measured: dict[str, Any]) -> str:
     share, error, count = 100 * measured["share"], 100 * measured["error"], measured["comparisons"]
     return (
@@ -221,3 +240,62 @@ def _node_row(node: dict[str, Any]) -> list[str]:
         f"{node.get('bytes_pushed', 0) / 1e6:.0f} MB",
         f"{rate:.2f}" if rate else "",
     ]
+
+
+@for_a_job()
+def top(
+    run: Path | None,
+) -> None:
+    """Show a running job on the whole terminal: state, nodes, last fault, step time. Keys: d drains the node under the
+    cursor, s shows the last recovery, q quits."""
+    import sys
+
+    from deadpool.cli.job_client import ask, find_run_dir
+    from deadpool.errors import ConfigError
+    from deadpool.views.top.model import Model, Sources
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("deadpool show top needs a terminal: use deadpool status --json in scripts")
+    folder = find_run_dir(run)
+    folder.coordinator()  # refuses a folder that is none of a job
+
+    def request(what: str, **arguments: Any) -> dict[str, Any]:
+        return ask(folder, what, **arguments)
+
+    sources = Sources(request, folder.events)
+    sources.start()
+    try:
+        _show(Model(), sources)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sources.close()
+
+
+def _show(model: Model, sources: Sources) -> None:
+    import os
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from deadpool.views.top.view import Keyboard, draw
+
+    # A shell may have exported the size that its window had once.
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    console = Console(_environ=variables)
+    with Keyboard() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not model.is_over:
+            _refresh(model, sources)
+            size = console.size
+            live.update(draw(model, size.width, size.height), refresh=True)
+            for key in keyboard.read(_REDRAW_S):
+                if (node := model.press(key)) is not None:
+                    sources.drain(node)
+
+
+def _refresh(model: Model, sources: Sources) -> None:
+    if (status := sources.take_status()) is not None:
+        model.update(status)
+    model.failure, model.fold, model.story = sources.failure, sources.fold, sources.story
+    if sources.message:
+        model.message, sources.message = sources.message, ""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import check_health_root, folder_given_as
+from deadpool.cli.arguments import check_health_root, folder_given_as
 from deadpool.cli.start.options import with_settings
-from deadpool.cli.start.program import (
+from deadpool.cli.start.run import (
     MODULE_HELP,
     NO_PYTHON_HELP,
     PRELOAD_HELP,
@@ -70,13 +70,13 @@ def agent(
     On SIGTERM the node is drained: a spare takes its ranks first, where there is one; a spare leaves at once. A second
     SIGTERM, or SIGINT, ends the agent without that."""
     from deadpool.cli.start.addresses import own_address
-    from deadpool.config.job_config import resolve_agent
+    from deadpool.config.resolution import resolve_agent
     from deadpool.control.agent.agent import AgentProcess
     from deadpool.control.launch.folder_lock import unusable
     from deadpool.errors import ConfigError
     from deadpool.host.private_files import ProcessLock, make_private_folder
     from deadpool.views.metrics.endpoint import check_package
-    from deadpool.wire.secret import read_credentials
+    from deadpool.wire.credentials import read_credentials
 
     node = name or f"{socket.gethostname()}-{os.getpid()}"
     program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
@@ -136,8 +136,8 @@ def addresses(text: str, setting: str = "join", whose: str = "the coordinator") 
 def _set_environment(interface: str | None, tls: str | None) -> None:
     """Trainers connect to other nodes too. They get both by the environment, as they get the secret."""
     from deadpool.config.environment import TLS_VARIABLE
+    from deadpool.wire.credentials import settled
     from deadpool.wire.deadline import collective_variables
-    from deadpool.wire.tls import settled
 
     if tls is not None:
         os.environ[TLS_VARIABLE] = settled(tls)

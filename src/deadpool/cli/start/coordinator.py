@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deadpool.cli.given import folder_given_as
+from deadpool.cli.arguments import folder_given_as
 from deadpool.cli.start.options import with_settings
 from deadpool.cli.words import tell_misspelt_variables
 from deadpool.config.values import COORDINATOR
@@ -57,10 +57,10 @@ def coordinator(
     a new one. With --coordinators the same command is started on
     several machines: the first coordinator begins, and nodes that lose it turn to the next one."""
     from deadpool.cli.start.addresses import at_interface
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.launch.run_dir import RunDir, put_ended_job_away
     from deadpool.control.loops import serve
-    from deadpool.wire.secret import read_handed_over
+    from deadpool.wire.credentials import read_handed_over
 
     tell_misspelt_variables()
     settings = at_interface(resolve(flags, file=config, settled=True))
@@ -125,7 +125,7 @@ async def coordinate(
     from deadpool.control.shells import CoordinatorAccess
     from deadpool.events.log import EventLog
     from deadpool.views.metrics.endpoint import Endpoint, JobCollector, check_package
-    from deadpool.wire.secret import secret_is_given
+    from deadpool.wire.credentials import secret_is_given
 
     if founds:
         check_package(config.metrics_port)

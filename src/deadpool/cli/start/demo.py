@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deadpool.cli.given import Figures, OldFigures, check_output, in_new_form, write_output
+from deadpool.cli.arguments import Figures, OldFigures, check_output, in_new_form, write_output
 
 if TYPE_CHECKING:
-    from deadpool.demo.comparison import Comparison
+    from deadpool.demo.trial import Comparison
 
 LAYOUTS = ("fsdp2", "ddp", "plain")
 NODES = ("n0", "n1", "n2", "n3")
@@ -60,7 +60,7 @@ def _check(layout: str, steps: int, victim: str) -> None:
 def _run(layout: str, steps: int, victim: str, folder: Path) -> Comparison:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from deadpool.demo.comparison import compare
+    from deadpool.demo.trial import compare
 
     columns = (TextColumn("{task.description:38}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bars:
@@ -78,7 +78,7 @@ def _print_result(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from deadpool.cli.show.story import print_recovery
+    from deadpool.cli.show.written import print_recovery
 
     console = Console(highlight=False)
     console.print(f"\nSIGKILL to node {comparison.kill.victim} (agent and trainer) in the middle of a step:")

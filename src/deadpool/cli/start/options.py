@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from deadpool.config.job_config import settings_for
-from deadpool.config.sections import FIRST, SECTION_OF
+from deadpool.config.resolution import FIRST, SECTION_OF
 from deadpool.config.values import AGENT, COORDINATOR, Setting
 
 _TYPES: dict[str, Any] = {

@@ -1,23 +1,26 @@
-"""`deadpool run`: a whole job on this machine."""
+"""`deadpool run` starts a whole job on this machine. The program that a job runs is given as torchrun takes it, and
+turned into what would follow `python`:
+
+train.py --lr 1        a script                              python train.py --lr 1
+-m package.train       a module, also as --module            python -m package.train
+--no-python CMD ...    a program; only a python one can be protected, since trainers are forked from an interpreter
+                       that has imported torch: then it is one of the two above
+"""
 
 from __future__ import annotations
 
+import importlib.machinery
+import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deadpool.cli.given import check_health_root, folder_given_as
+from deadpool.cli.arguments import check_health_root, folder_given_as
 from deadpool.cli.interrupts import CODE_INTERRUPTED, ignore_interrupts, stop_on_interrupts
 from deadpool.cli.start.options import with_settings
-from deadpool.cli.start.program import (
-    MODULE_HELP,
-    NO_PYTHON_HELP,
-    PRELOAD_HELP,
-    SCRIPT_HELP,
-    checked_preload,
-    checked_program,
-)
 from deadpool.cli.words import tell_misspelt_variables
 from deadpool.config.values import RUN
 from deadpool.control.console import print_line
@@ -25,6 +28,16 @@ from deadpool.errors import ConfigError
 
 _MOST_NODES_HERE = 1024
 """Each is several processes of this machine."""
+
+MODULE_FLAG = "-m"
+MODULE_HELP = "the script is the name of a module, which is run as `python -m` would"
+NO_PYTHON_HELP = "the script is a command that starts with this python; its script or module is run"
+PRELOAD_HELP = "a package to import before trainers are forked (repeatable), so that they start faster"
+SCRIPT_HELP = "the training script, or -m and a module, and its arguments"
+EMPTY_SCRIPT = "the script is empty, perhaps from a variable of the shell that is not set: give its path"
+_INTERPRETER = re.compile(r"python(\d+(\.\d+)?)?$")
+_HARMLESS = {"-u", "-B"}
+"""Options of python that change nothing here: the output of trainers is unbuffered anyway."""
 
 
 @with_settings(RUN)
@@ -46,12 +59,12 @@ def run(
 ) -> None:
     """Start a coordinator and one agent per node here, and train until the script has ended on every rank."""
     from deadpool.cli.start.addresses import at_interface
-    from deadpool.config.job_config import resolve
+    from deadpool.config.resolution import resolve
     from deadpool.control.agent.threads import bulk_cpus
     from deadpool.control.launch.launcher import LocalJob, new_run_dir, running
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.views.metrics.endpoint import check_package
-    from deadpool.wire.tls import load_tls
+    from deadpool.wire.credentials import load_tls
 
     tell_misspelt_variables()
     settings = resolve(flags, file=config)
@@ -86,3 +99,89 @@ def _check_one_machine(nodes: int, spares: int) -> None:
                 f"{name}={count} cannot be used: `deadpool run` starts all nodes on this machine. Give at most "
                 f"{_MOST_NODES_HERE}, or start the job by slurm, kubernetes or ssh"
             )
+
+
+def checked_preload(packages: list[str] | None) -> tuple[str, ...]:
+    """Whether they are there is known where they are imported."""
+    if "" in (packages or ()):
+        raise ConfigError("preload='' cannot be used: give the name of a package, or leave it out")
+    return tuple(packages or ())
+
+
+def checked_program(words: list[str], *, module: bool, no_python: bool) -> list[str]:
+    """What would follow `python`. Raises ConfigError if it cannot be run."""
+    if module and no_python:
+        raise ConfigError("--module and --no-python cannot be used together: give one of them")
+    if module:
+        words = [MODULE_FLAG, *words]
+    if no_python:
+        words = _without_interpreter(words)
+    if not words[0]:
+        raise ConfigError(EMPTY_SCRIPT)
+    if words[0] == MODULE_FLAG:
+        _check_module(words[1:])
+    elif words[0].startswith("-"):
+        raise ConfigError(f"there is no option {words[0]}: `--help` lists all; those of the script follow its name")
+    else:
+        _check_script(Path(words[0]))
+    return words
+
+
+def _check_script(script: Path) -> None:
+    """A folder with a __main__.py is a script too, as for python."""
+    if not script.exists():
+        raise ConfigError(f"script={str(script)!r} is not a file: give the path of a training script")
+    if script.is_dir():
+        if not (script / "__main__.py").is_file():
+            raise ConfigError(f"script={str(script)!r} is a folder without a __main__.py: give the path of a script")
+        return
+    if not script.is_file() or script.absolute().is_relative_to("/dev") or script.absolute().is_relative_to("/proc"):
+        raise ConfigError(
+            f"script={str(script)!r} is no regular file: every rank, and each process that takes a rank later, reads "
+            "the script anew. Write it to a file and give its path"
+        )
+    if script.stat().st_size == 0:
+        raise ConfigError(f"script={str(script)!r} is empty: give the path of a training script")
+
+
+def _check_module(words: list[str]) -> None:
+    """Checks only that the package exists: to find a module in it, the package would have to be imported."""
+    if not words or not words[0]:
+        raise ConfigError("-m names no module: give one, as in -m package.train")
+    top = words[0].partition(".")[0]
+    if importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
+        raise ConfigError(
+            f"module={words[0]!r} cannot be found: {top!r} is neither in {Path.cwd()} nor installed. Correct "
+            "the name, or start in the folder that has it"
+        )
+
+
+def _without_interpreter(words: list[str]) -> list[str]:
+    program, *rest = words
+    if _INTERPRETER.match(Path(program).name) is None:
+        raise ConfigError(
+            f"--no-python {program} cannot be protected: DeadPool works inside of python processes only. Give a "
+            "python script, or start this command with torchrun, without protection"
+        )
+    _check_interpreter(program)
+    while rest and rest[0] in _HARMLESS:
+        rest = rest[1:]
+    if not rest:
+        raise ConfigError(f"--no-python {program} names nothing to run: give a script, or -m and a module")
+    if rest[0].startswith("-") and rest[0] != MODULE_FLAG:
+        raise ConfigError(
+            f"--no-python {program} {rest[0]} cannot be used: trainers are forked from an interpreter that runs "
+            "already. Give a script, or -m and a module"
+        )
+    return rest
+
+
+def _check_interpreter(program: str) -> None:
+    found = shutil.which(program)
+    if found is None:
+        raise ConfigError(f"--no-python {program} cannot be found: give the path of a python interpreter")
+    if Path(found).absolute().parent.resolve() != Path(sys.executable).absolute().parent.resolve():
+        raise ConfigError(
+            f"--no-python {program} is {found}, and DeadPool runs in {sys.executable}: trainers are forked from that "
+            "one. Install deadpool in the other, or leave --no-python out"
+        )

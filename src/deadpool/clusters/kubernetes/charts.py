@@ -1,13 +1,8 @@
-"""The files of deploy/kubernetes.
+"""The files of deploy/kubernetes: the Helm chart, the Kustomize base and the operator. A test compares the files.
 
-`MarkedSpec`: the Helm chart, from the same objects as everything else: they are made once with marks in the place of
-values, and each mark becomes an expression of Helm's.
-
-A mark that is a whole value becomes its JSON, which is YAML; a mark inside of a text becomes its text; a mark that
-is an element of a list becomes all elements of another list.
-
-`files` and `write_all` write deploy/kubernetes: the Helm chart, the Kustomize base and the operator. A test compares
-the files.
+The Helm chart is made from the same objects as everything else: they are made once with marks in the place of values,
+and each mark becomes an expression of Helm's. A mark that is a whole value becomes its JSON, which is YAML; a mark
+inside of a text becomes its text; a mark that is an element of a list becomes all elements of another list.
 """
 
 from __future__ import annotations
@@ -20,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from deadpool import __version__
-from deadpool.clusters.kubernetes.job_objects import MAKERS, coordinator_job, objects, secret_object
-from deadpool.clusters.kubernetes.operator_objects import operator_objects
-from deadpool.clusters.kubernetes.rendering import as_yaml
-from deadpool.clusters.kubernetes.spec import SCRIPT_FILE, JobSpec, apart
+from deadpool.clusters.kubernetes.job_objects import MAKERS, coordinator_job, objects, operator_objects, secret_object
+from deadpool.clusters.kubernetes.job_objects import custom_resource as custom_resource_of
+from deadpool.clusters.kubernetes.spec import SCRIPT_FILE, JobSpec, apart, job_spec
+from deadpool.errors import ConfigError
 
 _WHOLE = re.compile(r"""(?m)(?<=[:-] )['"]?@@(\w+)@@['"]?$""")
 _ELEMENTS = re.compile(r"""(?m)^( *)- ['"]?@@\*(\w+)@@['"]?$""")
@@ -69,6 +64,10 @@ _EXPRESSIONS = {
     "secret": "$secret",
 }
 """The expressions of those marks that are not the name of a value."""
+
+_BUDGETS_SINCE = (1, 21)
+_LARGEST_SCRIPT_BYTES = 900_000
+_VALUES = "file with a YAML mapping of fields of a job"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,3 +218,76 @@ def _schema() -> dict[str, Any]:
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     plain = {name: value for name, value in schema.items() if not name.startswith("x-")}
     return plain | ({"items": _plain(schema["items"])} if "items" in schema else {})
+
+
+def read_values(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    yaml = _yaml()
+    try:
+        read = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise ConfigError(f"values={str(path)!r} cannot be read: {reason}. Give a {_VALUES}") from error
+    if not isinstance(read, dict):
+        raise ConfigError(f"values={str(path)!r} cannot be used: give a {_VALUES}")
+    return read
+
+
+def read_script(path: Path) -> str:
+    """A ConfigMap holds at most 1 MiB; a larger program belongs into the image."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"script={str(path)!r} cannot be read: {reason}. Give the path of a script") from error
+    if not text:
+        raise ConfigError(f"script={str(path)!r} is empty: give the path of a training script")
+    if len(text.encode()) > _LARGEST_SCRIPT_BYTES:
+        raise ConfigError(f"script={str(path)!r} has more than {_LARGEST_SCRIPT_BYTES} bytes: put it into the image")
+    return text
+
+
+def job_objects(
+    name: str, fields: dict[str, Any], *, custom_resource: bool = False, server_version: str = "1.21"
+) -> list[dict[str, Any]]:
+    spec = job_spec(fields)
+    if custom_resource:
+        return [custom_resource_of(name, fields)]
+    return for_server(objects(name, spec), server_version)
+
+
+def for_server(made: list[dict[str, Any]], version: str) -> list[dict[str, Any]]:
+    """Adapts objects to the version of the server: before 1.21 a PodDisruptionBudget had another version, with the same
+    fields.
+    """
+    numbers = re.match(r"v?(\d+)\.(\d+)", version)
+    if numbers is None:
+        raise ConfigError(f"server_version={version!r} cannot be used: give it as `kubectl version` does, as in 1.29")
+    if (int(numbers[1]), int(numbers[2])) >= _BUDGETS_SINCE:
+        return made
+    return [each | {"apiVersion": "policy/v1beta1"} if each["apiVersion"] == "policy/v1" else each for each in made]
+
+
+def as_yaml(made: list[dict[str, Any]], *, width: int = 120) -> str:
+    yaml = _yaml()
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc, name-defined]
+        """Texts of several lines as blocks, and no references between objects."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def represent(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+    Dumper.add_representer(str, represent)
+    return "---\n".join(yaml.dump(each, Dumper=Dumper, sort_keys=False, width=width) for each in made)
+
+
+def _yaml() -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigError("PyYAML is missing: pip install 'torch-deadpool[kubernetes]'") from error
+    return yaml

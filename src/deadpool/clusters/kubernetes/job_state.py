@@ -25,7 +25,7 @@ from deadpool.errors import ConfigError, WireError
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.wire.control_link import connect
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 if TYPE_CHECKING:
     from lightkube import Client

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deadpool.config.job_config import JobConfig, resolve
+from deadpool.config.job_config import JobConfig
+from deadpool.config.resolution import resolve
 from deadpool.config.values import settings_of
 from deadpool.errors import ConfigError
 

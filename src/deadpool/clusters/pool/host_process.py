@@ -47,8 +47,8 @@ from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import Tick
 from deadpool.protocol.messages import Assignment, HostState, JoinRefused, PoolJob, PoolNotice
 from deadpool.wire.control_link import ControlLink, connect
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.deadline import notice_silence
-from deadpool.wire.secret import Credentials
 
 _ATTEMPT_S = 2.0
 _PAUSE_S = 0.5

@@ -38,10 +38,10 @@ from deadpool.protocol.features.leases.pool.pool import (
 )
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob
+from deadpool.wire.control_link import ServedLink
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.deadline import notice_silence
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
-from deadpool.wire.secret import Credentials
-from deadpool.wire.served_link import ServedLink
 
 
 def read_jobs(path: Path) -> tuple[PoolJob, ...]:

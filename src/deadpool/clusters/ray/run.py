@@ -26,7 +26,8 @@ from typing import Any
 
 from deadpool.clusters.ray.agent_actors import AgentActors, Orders
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
-from deadpool.config.job_config import JobConfig, resolve
+from deadpool.config.job_config import JobConfig
+from deadpool.config.resolution import resolve
 from deadpool.control.console import print_line
 from deadpool.control.launch.coordinator_processes import CoordinatorProcesses
 from deadpool.control.launch.launcher import new_run_dir

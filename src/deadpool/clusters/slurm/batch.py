@@ -1,35 +1,44 @@
-"""The batch script of a job, and what runs in it.
+"""The batch script of a job, what is looked at before it is submitted, and what runs in it.
 
-`BatchHost`: what the batch script runs: srun over all nodes, and the exit code of the job.
+`JobScript` is the text of the batch scripts: that of a job, and that of a one-node job which brings a spare.
+`BatchHost` is what the batch script runs: srun over all nodes, and the exit code of the job. Nodes that died may keep
+srun waiting until Slurm calls them DOWN; the result in the run folder is what counts.
 
-Nodes that died may keep srun waiting until Slurm calls them DOWN; the result in the run folder is what counts.
-
-`JobScript`: the text of the batch scripts: that of a job, and that of a one-node job which brings a spare.
+Before a job is submitted, its number of nodes is looked at, and what the login node shares with them: the file systems
+and the installation. Memory, GPUs and limits of a login node are others than theirs.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from deadpool.clusters.slurm import client
-from deadpool.clusters.slurm.client import SlurmError
-from deadpool.clusters.slurm.run_folder import RunFolder
+from deadpool.clusters.slurm.client import PartitionSize, SlurmError
+from deadpool.clusters.slurm.run_folder import RunFolder, submitted_job
 from deadpool.config.environment import SLURM_OPTIONS_VARIABLE
 from deadpool.control.console import print_line
 from deadpool.control.coordinator.progress import console_line
+from deadpool.doctor.examination import preflight
+from deadpool.doctor.finding import Kind
+from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
 from deadpool.host.child_processes import end_with_parent
 
 SRUN = ("srun", "--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none")
 """A node that dies leaves the tasks of the others alone. The one task of a node may use all its processors."""
+
+_SHARED = ("versions", "run folder")
+_ELSEWHERE = ("--clusters", "-M", "--reservation", "--nodes", "-N")
+"""With these options other nodes count than those of a partition here, or another number of them."""
 
 
 def command() -> list[str]:
@@ -189,3 +198,71 @@ def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
         return
+
+
+def check_before_submission(run_dir: Path) -> None:
+    """Raises ConfigError with all that would stop the job."""
+    report = preflight(run_dir=run_dir)
+    bad = [each for each in report.findings if each.kind is Kind.FINDING and each.check in _SHARED]
+    if bad:
+        found = "; ".join(f"{each.what} ({each.do})" for each in bad)
+        raise ConfigError(f"the job was not submitted: {found}. --no-preflight submits it all the same")
+
+
+def check_node_count(nodes: int, options: Sequence[str]) -> None:
+    """Raises ConfigError for more nodes than the partition has, whatever their state: such a job waits for ever.
+
+    Where Slurm does not tell, nothing is certain."""
+    try:
+        sizes = client.partition_sizes()
+    except SlurmError:
+        return
+    if (largest := largest_partition(sizes, options, os.environ.get("SBATCH_PARTITION", ""))) is None:
+        return
+    if nodes > largest.total:
+        raise ConfigError(
+            f"the job was not submitted: it asks for {nodes} nodes, spares included, and partition {largest.name} has "
+            f"{largest.total}. Ask for fewer or name another --partition; --no-preflight submits it all the same"
+        )
+
+
+def largest_partition(sizes: Iterable[PartitionSize], options: Sequence[str], variable: str) -> PartitionSize | None:
+    """Returns the largest of the partitions that the job may run in, or None where that cannot be said."""
+    if any(word.startswith(_ELSEWHERE) or _is_shortened(word) for word in options) or os.environ.get("SBATCH_CLUSTERS"):
+        return None
+    names = _named(options) or variable
+    asked = [each for each in sizes if (each.name in names.split(",") if names else each.is_default)]
+    if names and len(asked) < len(names.split(",")):
+        return None
+    return max(asked, key=lambda each: each.total, default=None)
+
+
+def _is_shortened(word: str) -> bool:
+    """sbatch takes the beginning of an option for it, as in --part=gpu."""
+    name = word.partition("=")[0]
+    known = (option for option in ("--partition", *_ELSEWHERE) if option.startswith("--"))
+    return len(name) > len("--p") and any(option.startswith(name) and option != name for option in known)
+
+
+def _named(options: Sequence[str]) -> str:
+    """The last one counts, as for sbatch."""
+    found = ""
+    for word, following in zip(options, [*options, ""][1:], strict=True):
+        if word in ("--partition", "-p"):
+            found = following
+        elif word.startswith("--partition="):
+            found = word.removeprefix("--partition=")
+        elif word.startswith("-p"):
+            found = word.removeprefix("-p")
+    return found
+
+
+def check_folder_is_free(run_dir: Path) -> None:
+    """Another job that was submitted with this run folder would lose its secret and its events to this one."""
+    job_id = submitted_job(run_dir)
+    if job_id is None or (found := client.unfinished_job(job_id)) is None:
+        return
+    raise ConfigError(
+        f"run_dir={str(run_dir)!r} cannot be used: job {job_id} of Slurm ({found.state}) was submitted with it; wait "
+        f"for its end, end it with `scancel {job_id}`, or give another one"
+    )

@@ -25,7 +25,7 @@ from deadpool.clusters.ssh.upstream import LINE_LIMIT_BYTES, Upstream, decode, e
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.control.launch.run_dir import RunDir, put_other_run_away
 from deadpool.host.private_files import open_private
-from deadpool.wire.secret import handed_over
+from deadpool.wire.credentials import handed_over
 
 _PR_SET_CHILD_SUBREAPER = 36
 _CREDENTIALS = struct.Struct("iII")

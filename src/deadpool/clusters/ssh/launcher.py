@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.clusters.commands import agent_words, coordinator_words
-from deadpool.clusters.ssh.connection import Connection, ConnectionFailed, SshClient
-from deadpool.clusters.ssh.host_link import HostLink, Orders
-from deadpool.clusters.ssh.hosts import Host
+from deadpool.clusters.ssh.connection import Connection, ConnectionFailed, HostLink, Orders, SshClient
+from deadpool.clusters.ssh.hosts import Checked, Host, findings, table
 from deadpool.clusters.ssh.outcome import Outcome, Reporter
-from deadpool.clusters.ssh.preflight import Checked, findings, table
 from deadpool.config.job_config import JobConfig
 from deadpool.control.console import print_line
 from deadpool.control.launch.run_dir import RunDir, take_folder

@@ -86,7 +86,7 @@ from deadpool.protocol.messages import (
     Welcome,
     is_from_trainer,
 )
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.trainer_link import AgentEnd, TrainerListener
 
 _STALL_S = 0.5  # a timer that fires later than this means that this process did not run

@@ -28,7 +28,7 @@ from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import AgentInput, CoordinatorFound, CoordinatorLost, FromCoordinator
 from deadpool.protocol.messages import Join, Order, Peer, Report, Welcome
 from deadpool.wire.control_link import ControlLink, connect
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 _ATTEMPT_S = 1.0  # for a coordinator to answer, before the next one is tried
 _PAUSE_S = 0.2  # between two rounds

@@ -71,7 +71,7 @@ from deadpool.snapshot.transfer import (
     TransferServer,
 )
 from deadpool.snapshot.transfer.client import Watch
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
 T = TypeVar("T")

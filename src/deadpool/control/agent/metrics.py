@@ -12,8 +12,7 @@ from deadpool.events.event import Event
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers, TrainerState
 from deadpool.protocol.messages import Report, Stepped
 from deadpool.views.metrics.endpoint import Endpoint, NodeCollector
-from deadpool.views.metrics.event_tail import NodeFacts
-from deadpool.views.metrics.recovery_fold import StepTimes
+from deadpool.views.metrics.folds import NodeFacts, StepTimes
 
 
 class AgentMetrics:

@@ -15,10 +15,10 @@ import msgpack
 
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Address
-from deadpool.wire.asyncio_streams import payloads
 from deadpool.wire.codec import frame
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener
-from deadpool.wire.secret import Credentials
+from deadpool.wire.streams import payloads
 
 LENGTH_LIMITS = {"max_array_len": 1 << 17, "max_map_len": 1 << 17}
 """msgpack takes memory for a list when it reads the length, before the items: enough for 100,000 ranks, no more."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
-from deadpool.config.job_config import AUTO
+from deadpool.config.checks import AUTO
 from deadpool.config.orders import InjectionOrder
 from deadpool.control.console import print_line, print_record
 from deadpool.control.coordinator.other_coordinators import DISMISS
@@ -57,10 +57,9 @@ from deadpool.protocol.messages import (
     is_from_agent,
 )
 from deadpool.protocol.schemes import Scheme
-from deadpool.wire.control_link import framed
+from deadpool.wire.control_link import ServedLink, framed
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
-from deadpool.wire.secret import Credentials
-from deadpool.wire.served_link import ServedLink
 
 PORT_WAIT_S = 10.0
 LOOK_S = 1.0  # from one look at the log's disk to the next

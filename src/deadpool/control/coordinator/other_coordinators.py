@@ -20,7 +20,7 @@ from deadpool.events.event import Event
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.wire.control_link import connect
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 DISMISS = "dismiss"
 _ATTEMPT_S = 1.0

@@ -22,7 +22,7 @@ from deadpool.events.event import Event
 from deadpool.events.log import Trouble
 from deadpool.events.types import BY_NAME
 from deadpool.protocol.coordinator.core import Coordinator
-from deadpool.views.metrics.recovery_fold import STEP_BUCKETS_S
+from deadpool.views.metrics.folds import STEP_BUCKETS_S
 
 BEATS = 10
 """Heartbeats from one such event to the next, in a job that is older than ten minutes: about 5 MB of log per day by

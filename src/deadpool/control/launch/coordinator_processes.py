@@ -15,7 +15,7 @@ from deadpool.config.values import COORDINATOR
 from deadpool.control.launch.run_dir import RunDir, take_folder
 from deadpool.errors import ConfigError
 from deadpool.host.private_files import ProcessLock
-from deadpool.wire.secret import handed_over
+from deadpool.wire.credentials import handed_over
 
 Process = subprocess.Popen[bytes]
 

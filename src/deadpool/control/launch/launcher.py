@@ -43,8 +43,8 @@ from deadpool.events.event import read_events
 from deadpool.host.child_processes import end_with_parent, interrupts_held
 from deadpool.host.private_files import open_private
 from deadpool.protocol.coordinator.job import Phase
+from deadpool.wire.credentials import settled
 from deadpool.wire.deadline import collective_variables
-from deadpool.wire.tls import settled
 
 _UNWRITTEN_S = 10.0
 """An event may be on its way to a slow disk for so long."""

@@ -29,8 +29,7 @@ from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
 from deadpool.host.private_files import ProcessLock, make_private_folder, open_private
 from deadpool.protocol.identity import Address
-from deadpool.wire.secret import Credentials, read_credentials
-from deadpool.wire.tls import OFF, load_tls, settled
+from deadpool.wire.credentials import OFF, Credentials, load_tls, read_credentials, settled
 
 _ENDS, _GOES_ON = ("completed", "failed"), ("planned", "took_over")
 _LOGS, _JOURNAL, _EARLIER = "logs", "journal", "earlier"

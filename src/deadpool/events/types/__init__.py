@@ -6,6 +6,7 @@ from them. A test fails where code emits an event or a field that has no type, o
 
 from __future__ import annotations
 
+from deadpool.events.event import COMMON_FIELDS, EventType
 from deadpool.events.types import (
     checkpoints,
     coordinators,
@@ -16,7 +17,6 @@ from deadpool.events.types import (
     recovery,
     scripts,
 )
-from deadpool.events.types.event_type import COMMON_FIELDS, EventType
 
 GROUPS: dict[str, tuple[EventType, ...]] = {
     "Nodes and spares": membership.EVENTS,

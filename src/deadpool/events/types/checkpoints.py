@@ -9,7 +9,7 @@ Events of a pool of spare machines, in the log of the pool and in those of its m
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 _NAME = "the folder of the checkpoint in `--durable`"
 

@@ -7,7 +7,7 @@ Events of the end of a job, and of what is written to disk then.
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 EVENTS = (
     EventType(

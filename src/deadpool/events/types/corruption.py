@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 _DIGESTS = "the checksum of its replicated state, as each of these ranks has it"
 

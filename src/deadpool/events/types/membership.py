@@ -7,7 +7,7 @@ Events of nodes that leave on purpose, and of slow nodes.
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 EVENTS = (
     EventType(

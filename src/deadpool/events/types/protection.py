@@ -7,7 +7,7 @@ Events of jobs that go on with fewer nodes than they began with.
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 EVENTS = (
     EventType(

@@ -7,7 +7,7 @@ Events of a recovery as each trainer process goes through it.
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 EVENTS = (
     EventType(

@@ -9,7 +9,7 @@ Events of job.log and job.on_final.
 
 from __future__ import annotations
 
-from deadpool.events.types.event_type import EventType
+from deadpool.events.event import EventType
 
 EVENTS = (
     EventType(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from deadpool.host.health import files
+from deadpool.host.health import kernel
 from deadpool.host.health.gpus import Gpus
-from deadpool.host.health.kernel_log import KernelLog, classify
+from deadpool.host.health.kernel import KernelLog, classify
 from deadpool.protocol.health import MEMORY_LOW, MEMORY_PRESSURE, HealthSample
 
 
@@ -44,13 +44,13 @@ class NodeSampler:
         self._log.close()
 
     def look(self) -> HealthSample:
-        self._totals.add(files.counters(self._root))
+        self._totals.add(kernel.counters_of(self._root))
         for line in self._log.new_lines():
             if (found := classify(line)) is not None and found.bus not in self.buses_of_others:
                 self._totals.grow(found.kind, found.count)
                 self._details[found.kind] = found.detail
-        gauges, memory = {}, files.memory(self._root)
-        if (pressure := files.pressure(self._root)) is not None:
+        gauges, memory = {}, kernel.memory_of(self._root)
+        if (pressure := kernel.pressure_of(self._root)) is not None:
             gauges[MEMORY_PRESSURE] = pressure
         total, left = memory if memory is not None else (0, 0)
         if total:

@@ -17,9 +17,8 @@ from deadpool.errors import TransferError, VersionMismatch, WireError
 from deadpool.protocol.identity import Generation
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
+from deadpool.wire.credentials import Credentials, carrier_of_server
 from deadpool.wire.handshake import PLAIN, Handshake, Role
-from deadpool.wire.secret import Credentials
-from deadpool.wire.tls import carrier_of_server
 
 
 def authenticate(connection: Connection, credentials: Credentials, role: Role) -> None:

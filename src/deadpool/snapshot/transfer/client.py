@@ -38,7 +38,7 @@ from deadpool.snapshot.transfer.frames import (
 )
 from deadpool.snapshot.transfer.incoming import ReceivedPieces
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from deadpool.snapshot.transfer.channel import authenticate
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
 from deadpool.snapshot.transfer.session import Transfers, TransferSession
+from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import PreauthLimit
-from deadpool.wire.secret import Credentials
 
 _log = logging.getLogger(__name__)
 _CONNECTION_LIMIT = 1024

@@ -57,7 +57,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from deadpool.backend.rehearsing.null_group import NullGroup
+from deadpool.backend.recorded_collectives import NullGroup
 from deadpool.errors import ConfigError, NotInPlace, StateError
 from deadpool.trainer.adapters.ddp_state import averages_gradients
 from deadpool.trainer.adapters.plain import Adapter

@@ -1,2 +1,2 @@
-"""Guards that name what a script does and no recovery can make good, before the first fault. guard.py says what one
-is, rules.py what they look for, findings.py what follows."""
+"""Guards that name what a script does and no recovery can make good, before the first fault. guard.py says what one is
+and what follows from what it finds, all_guards.py which there are."""

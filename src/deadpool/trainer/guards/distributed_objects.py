@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from deadpool.backend.interception import Interception
-from deadpool.backend.rehearsing.recorded_collectives import Key
+from deadpool.backend.recorded_collectives import Key
 from deadpool.trainer.guards.guard import Findings, Rule, is_due
 
 _WORK: Any = dist.Work

@@ -128,7 +128,7 @@ class UnknownLoaders:
                     self._judge(each)
 
     def begun(self, iterator: Any) -> None:
-        """It gives its first batch next: persistent workers keep one iterator for all epochs."""
+        """The loader gives its first batch next: persistent workers keep one iterator for all epochs."""
         self._drawn_in.pop(iterator, None)
 
     def drawn(self, iterator: Any) -> None:

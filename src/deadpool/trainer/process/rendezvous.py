@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Address
-from deadpool.wire.blocking import BlockingLink
-from deadpool.wire.secret import Credentials
+from deadpool.wire.credentials import Credentials
+from deadpool.wire.streams import BlockingLink
 
 _CONNECT_S = 10.0
 

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from deadpool.backend.groups import Groups
-from deadpool.backend.nccl.backends import ABORT_S
+from deadpool.backend.nccl_backends import ABORT_S
 from deadpool.backend.plain_groups import PlainGroups
 from deadpool.config.environment import AGENT_VARIABLE, HOST_VARIABLE, RENDEZVOUS_VARIABLE, TRAINER_VARIABLE
 from deadpool.events.event import Event
@@ -69,7 +69,7 @@ from deadpool.trainer.process.rendezvous import RendezvousStore
 from deadpool.trainer.recovery.collective_recording import RecordingSchedule
 from deadpool.trainer.recovery.stops import ForwardStop
 from deadpool.trainer.recovery.unwinding import UnwindWatchdog, where_script_stands
-from deadpool.wire.secret import read_credentials
+from deadpool.wire.credentials import read_credentials
 from deadpool.wire.trainer_link import TrainerEnd
 
 GROUP_TIMEOUT_S = 1800.0

@@ -15,8 +15,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from deadpool.backend.rehearsing.collective_replay import CollectiveReplay
-from deadpool.backend.rehearsing.recorded_collectives import Key, RecordedCollectives
+from deadpool.backend.interception import CollectiveReplay
+from deadpool.backend.recorded_collectives import Key, RecordedCollectives
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Recording, Rehearse, Seat
 from deadpool.trainer.process import torch_check

@@ -7,8 +7,7 @@ from typing import Any
 
 from deadpool.events.types import BY_NAME
 from deadpool.views.dashboard import words
-from deadpool.views.dashboard.history import History, Record
-from deadpool.views.dashboard.interruptions import Interruption
+from deadpool.views.dashboard.history import History, Interruption, Record
 
 Status = dict[str, Any]
 _RATE_WINDOW_S = 600.0

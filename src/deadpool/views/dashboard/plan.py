@@ -13,15 +13,14 @@ from typing import Any
 
 from deadpool.errors import ConfigError
 from deadpool.sizing.advice import Advice, Wishes, advise
-from deadpool.sizing.chart import Curve, curves, goodput_ticks, nines
 from deadpool.sizing.failure_history import History as Seen
 from deadpool.sizing.failure_history import mix
 from deadpool.sizing.goodput import outlook
 from deadpool.sizing.inputs import GB, Inputs, Phases, means_of
+from deadpool.sizing.presentation import Curve, curves, goodput_ticks, nines
 from deadpool.sizing.protection import Scheme, parse_scheme
 from deadpool.views.dashboard import words
-from deadpool.views.dashboard.history import History
-from deadpool.views.dashboard.interruptions import Interruption
+from deadpool.views.dashboard.history import History, Interruption
 
 LEAST_TRAINED_S = 60.0
 """The time of training before which a step time is hardly known."""
@@ -68,7 +67,8 @@ def _known(
     status: dict[str, Any] | None,
     trained_s: float,
 ) -> Known:
-    scheme, slots = _scheme(settings), int(settings.get("slots") or 3)
+    by_need = ((status or {}).get("slots") or {}).get("least")
+    scheme, slots = _scheme(settings), int(settings.get("slots") or by_need or 3)
     recovered = [each.phases_s for each in found if "connect" in each.phases_s and each.kind == "fault"]
     machines = [history.nodes[name] for name in history.seats if name in history.nodes]
     arena = float((history.progress or {}).get("arena_bytes") or 0.0)

@@ -19,9 +19,8 @@ from typing import Any
 
 from deadpool.events.story import PHASES
 from deadpool.events.types import BY_NAME
-from deadpool.journal.reading import PATTERN, JournalReader, Line
-from deadpool.views.dashboard.history import History, Record
-from deadpool.views.dashboard.interruptions import Interruption, interruptions
+from deadpool.journal.jsonl import PATTERN, JournalReader, Line
+from deadpool.views.dashboard.history import History, Interruption, Record, interruptions
 from deadpool.views.dashboard.view import Job, Losses
 
 _TRIED = 64

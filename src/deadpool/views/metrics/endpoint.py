@@ -18,9 +18,7 @@ from typing import Any
 from deadpool import __version__
 from deadpool.errors import ConfigError
 from deadpool.views.metrics.catalog import COUNTER, HISTOGRAM, OF_AGENT, OF_COORDINATOR, Metric
-from deadpool.views.metrics.event_tail import EventTail, NodeFacts
-from deadpool.views.metrics.job_fold import PHASES, JobFold
-from deadpool.views.metrics.recovery_fold import Histogram
+from deadpool.views.metrics.folds import JOB_PHASES, EventTail, Histogram, JobFold, NodeFacts
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, Any]
@@ -66,7 +64,7 @@ def job_values(fold: JobFold, events_waiting: int, standbys: int | None = None) 
         "deadpool_build_info": {(__version__,): 1},
         "deadpool_leading": {(): 1},
         "deadpool_unwritten": dict.fromkeys(fold.unwritten, 1),
-        "deadpool_phase": {(phase,): int(phase == fold.phase) for phase in PHASES},
+        "deadpool_phase": {(phase,): int(phase == fold.phase) for phase in JOB_PHASES},
         "deadpool_faults_total": {(kind,): count for kind, count in recoveries.faults.items()},
         "deadpool_recoveries_total": {(kind,): count for kind, count in recoveries.recoveries.items()},
         "deadpool_recovery_phase_seconds": {(phase,): histogram for phase, histogram in recoveries.phases.items()},

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from deadpool.errors import ConfigError
 from deadpool.events.story import Recovery
-from deadpool.views.metrics.recovery_fold import kind_of
+from deadpool.views.metrics.folds import kind_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

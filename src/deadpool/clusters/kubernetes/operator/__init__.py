@@ -6,6 +6,6 @@ their machine for lost. What the operator knows lies in the cluster, so it may b
 
 from __future__ import annotations
 
-from deadpool.clusters.kubernetes.operator.handlers import run
+from deadpool.clusters.kubernetes.operator.watch import run
 
 __all__ = ["run"]

@@ -183,8 +183,8 @@ class Suspicion:
     def is_repeated(self, ballots: Iterable[Ballot]) -> bool:
         """Some rank says the same as the first time, on whatever node it is now: so the step can be repeated exactly,
         and it means something if another rank does not."""
-        said = {(rank, digest) for (rank, _), digest in self.first.items()}
-        return any((each.rank, each.digest) in said for each in ballots)
+        known = {(rank, digest) for (rank, _), digest in self.first.items()}
+        return any((each.rank, each.digest) in known for each in ballots)
 
     def is_repeated_elsewhere(self, vote: Vote) -> bool:
         """A rank that was moved away from a node which was found to be at fault says the same on another one, and its

@@ -1,1 +1,0 @@
-"""Backends of gloo, and what their connections tell of lost peers."""

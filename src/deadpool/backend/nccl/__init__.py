@@ -1,1 +1,0 @@
-"""Backends of NCCL, their communicators, and what the flight recorder knows."""

@@ -1,1 +1,0 @@
-"""Process groups without peers, and the recorded collectives that a rehearsal is given."""

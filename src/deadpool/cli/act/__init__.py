@@ -1,1 +1,0 @@
-"""Commands that change a running job, or what it has left."""
