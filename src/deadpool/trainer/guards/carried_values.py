@@ -75,7 +75,7 @@ class _Place(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Of a dictionary or a set: how many, and which objects are called by which key; of a big one only how many."""
+    """A dictionary or a set, as its size and the objects that its keys lead to; a big one keeps its size only."""
 
     size: int
     ids: dict[Any, int | None]
