@@ -200,3 +200,17 @@ def test_disks_checkpoints_and_standbys_are_told_where_something_is_wrong(capsys
     assert "no standby coordinator: the loss of the coordinator's machine would end the job" in text
     assert "3 attempts failed, the last one: node n1: no space left" in text
     assert "7 events are lost" in text
+
+
+def test_devices_that_err_are_told(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    body = describe(core_of([None, None]), {})
+    _print(body)
+    assert "corruption" not in capsys.readouterr().out
+    found = {"acts": True, "suspected_step": 7, "errors": {"n1": 1}, "unsolved": ""}
+    _print(body | {"corruption": found})
+    text = capsys.readouterr().out
+    assert "node n1 has erred 1 time; test it" in text
+    assert "replicas differed at step 7, which is computed again" in text
+    _print(body | {"corruption": {**found, "suspected_step": None, "unsolved": "everybody repeats it"}})
+    assert "nothing is done about it any more: everybody repeats it" in capsys.readouterr().out

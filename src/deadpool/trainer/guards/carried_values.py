@@ -260,6 +260,8 @@ class _Walk:
 
     def is_protected(self, place: _Place | Binding) -> bool:
         """Whether it is a tensor in the memory of what is protected, as what state_dict() returns is."""
+        if isinstance(place, Binding) and place.kind == "attribute":
+            return False  # it is told only if it is read before it is stored, which no view needs
         value = self._tensors.get(place) if isinstance(place, _Place) else self.bindings[place]
         return isinstance(value, Tensor) and _memory(value) in self._memory
 
