@@ -75,7 +75,7 @@ class _Place(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Of a dictionary or a set: how many, and which objects are called by which key; of a big one only how many."""
+    """How many entries a dictionary or a set has, and which objects its keys name; of a big one only how many."""
 
     size: int
     ids: dict[Any, int | None]
