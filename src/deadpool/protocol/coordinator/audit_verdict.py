@@ -73,7 +73,7 @@ class Verdict:
 
 
 def judge(order: Audit, told: Told, world_size: int, out: Outbox) -> Verdict:
-    """Returns the verdict, and tells it by an event."""
+    """Compares what ranks told, and tells the verdict by an event."""
     compared = sorted(told.first.keys() & told.again.keys())
     found = {rank: _differences(told.first[rank], told.again[rank]) for rank in compared}
     if any(part.decides for parts in found.values() for part in parts):

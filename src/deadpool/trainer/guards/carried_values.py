@@ -75,7 +75,7 @@ class _Place(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """A dictionary or a set, as its size and the objects that its keys lead to; a big one keeps its size only."""
+    """How many entries a dictionary or a set has, and which objects its keys name; of a big one only how many."""
 
     size: int
     ids: dict[Any, int | None]
