@@ -129,8 +129,7 @@ def test_nothing_is_named_where_it_is_on(cure, tmp_path, shared):
 
 
 def test_no_verdict_where_nothing_that_is_protected_changes(tmp_path, shared):
-    """What steps train is in a dictionary. An object of this script counts checkpoints, so a later one may pass. What
-    ranks go back to inside of a step is compared all the same."""
+    """What steps train is in a dictionary. What ranks go back to inside of a step is compared all the same."""
     verdicts = audit("torchfunc", tmp_path / "dictionary", shared)
-    assert verdicts[0] == ("audit_not_judged", False)
-    assert verdicts[-1] == ("audit_passed", True)
+    assert verdicts == [("audit_not_judged", False)] * (len(verdicts) - 1) + [("audit_passed", True)]
+    assert len(verdicts) > 1
