@@ -185,6 +185,7 @@ DATA = {
     "random collator, workers": ["--mask", "--random-data", "--workers", "2"],
     "persistent workers": ["--mask", "--random-data", "--workers", "2", "--persistent"],
     "grouped by length": ["--sampling", "group_by_length", "--mask"],
+    "a sampler of one's own": ["--own-sampler", "--mask"],
     "epochs that are stopped": ["--epoch-stop", "--mask"],
     "stream": ["--stream", "torch", "--mask"],
     "stream, not dispatched": ["--stream", "torch", "--mask", "--no-dispatch"],
@@ -216,6 +217,18 @@ def test_data_as_people_have_it(tmp_path, fork_server, kind, moment):
     gated, disturbed = run(tmp_path, fork_server, FAULTS[moment], arguments=DATA[kind])
     assert len(gated.events("fault")) == 1
     assert differences(undisturbed, disturbed) == []
+
+
+@pytest.mark.thorough
+def test_resumed_in_the_middle_of_an_epoch_audited(tmp_path, fork_server, record_property):
+    """The checkpoint is of update 7: the audit is of the rest of its epoch, and the fault comes in the next one."""
+    run_script_unprotected(SCRIPT, ["--mask", "--stop-at", "8"], 2, tmp_path / "before")
+    arguments = ["--mask", "--resume", str(tmp_path / "before" / "out" / "checkpoints" / "checkpoint-7")]
+    undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, "at=backward step=7 node=n1", arguments)
+    record_property("audit", verdict)
+    assert differences(undisturbed, disturbed) == [] and min(disturbed.losses[0]) == 7
+    assert verdict == "exact"
 
 
 @pytest.mark.thorough

@@ -19,7 +19,7 @@ from accelerate import DistributedType, PartialState
 from acts import act
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -75,11 +75,27 @@ def mask(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     return {**batch, "input_ids": ids.masked_fill(torch.rand(ids.shape) < 0.15, 1)}
 
 
+class OwnOrder(Sampler[int]):
+    """Draws each epoch's order from a generator that it keeps, the same one on each rank."""
+
+    def __init__(self, count: int) -> None:
+        self._rng, self._count = np.random.default_rng(5), count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rng.permutation(self._count).tolist())
+
+    def __len__(self) -> int:
+        return self._count
+
+
 class Noting(Trainer):
     """Notes the losses of its microbatches, as a user's subclass might; the sum is part of what has to come back."""
 
     losses_seen = 0
     noted: list[str]
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int] | None:
+        return OwnOrder(parsed.rows) if parsed.own_sampler else super()._get_train_sampler(*args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         act(self.state.global_step)
@@ -143,6 +159,7 @@ parser.add_argument("--length", type=int, default=16)
 parser.add_argument("--batch", type=int, default=2)
 parser.add_argument("--save-every", type=int, default=7)
 parser.add_argument("--sampling", default="random")
+parser.add_argument("--own-sampler", action="store_true", help="one that draws from a generator of its own")
 parser.add_argument("--epoch-stop", action="store_true")
 parser.add_argument("--resume-last", action="store_true", help="from the newest checkpoint that this process finds")
 parser.add_argument("--compile", help="a backend of torch.compile")

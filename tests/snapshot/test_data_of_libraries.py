@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_kinds import IN_PROCESS, WORKERS, Make
+from data_kinds import IN_PROCESS, WORKERS, Make, mask
+from torch.utils.data import DataLoader
 
 from deadpool.snapshot.data.position import DataPosition
 from deadpool.snapshot.record.record import decode, encode
@@ -86,9 +87,37 @@ def test_an_epoch_is_entered_again(kind):
         library.load(library.versions[first])
         library.run(first, last)
         assert library.steps == plain.steps, f"steps {first} to {last}"
-    for first, tried in ((3, 1), (5, 0), (8, 2)):
+    for first, tried in ((3, 1), (5, 0), (8, 2)):  # that of step 5 was made where the library had returned to
         other = Library(KINDS[kind])
         other.run(0, tried)
         other.load(library.versions[first])
         other.run(first, STEPS)
         assert {n: other.steps[n] for n in range(first, STEPS)} == {n: plain.steps[n] for n in range(first, STEPS)}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_stream_of_hugging_face_goes_on_in_its_epoch(shards):
+    """An epoch is of seven batches. The number of the epoch, which decides where a state is used, comes back, too."""
+    datasets = pytest.importorskip("datasets")
+
+    def collate(rows: list[dict[str, Any]]) -> torch.Tensor:
+        return mask([torch.full((4,), float(row["x"])) for row in rows])
+
+    def make() -> DataLoader[Any]:
+        stream = datasets.Dataset.from_dict({"x": list(range(28))}).to_iterable_dataset(num_shards=2)
+        return DataLoader(stream.shard(shards, 0), batch_size=4 // shards, collate_fn=collate)
+
+    KINDS["of Hugging Face"] = make
+    test_an_epoch_is_entered_again("of Hugging Face")
+    first, second = make(), make()
+    position, other = DataPosition("data", first), DataPosition("data", second)
+    first.dataset.set_epoch(3)
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    other.load_state_dict(position.state_dict())
+    state = torch.get_rng_state(), np.random.get_state()
+    expected = next(batches)
+    torch.set_rng_state(state[0])
+    np.random.set_state(state[1])
+    assert next(iter(second)).tolist() == expected.tolist() and second.dataset.epoch == 3

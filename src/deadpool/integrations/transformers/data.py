@@ -43,6 +43,7 @@ class TrainerData:
         self._per_step = loader.state.num_processes if self._is_dispatched and not loader.split_batches else 1
         self._main = self._position(loader, 0)
         self._skipping: tuple[int, Any, DataPosition] | None = None
+        self._resumed: tuple[int, Any, DataPosition] | None = None  # the same, kept: a rank may return to that epoch
         if self._is_dispatched and not loader._drop_last:
             self._main.keeps_first = self._per_step
 
@@ -79,7 +80,7 @@ class TrainerData:
                 f"{_NAME}: a training that goes on from a checkpoint in the middle of an epoch cannot be protected "
                 "where it reads an IterableDataset: let the checkpoint be of the end of an epoch, or begin without it"
             )
-        self._skipping = count, made, self._position(made, count)
+        self._skipping = self._resumed = count, made, self._position(made, count)
 
     def state_dict(self) -> dict[str, Any]:
         skipping = self._skipping
@@ -92,6 +93,8 @@ class TrainerData:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["skipped"] is None:
             self._skipping = None
+        elif self._skipping is None and self._resumed is not None:
+            self._skipping = self._resumed
         elif self._skipping is None:
             self._begin_skipping(transformers.trainer.skip_first_batches, state["skipped"])
         self._main.load_state_dict(state["main"])

@@ -26,6 +26,8 @@ _OF_PROCESS = (torch.default_generator, np.random.mtrand._rand, random._inst)  #
 _DEPTH = 3
 _MOST_ELEMENTS = 100
 _LONGEST = 1000
+_OF_STREAMS = ("_state_dict", "_starting_state_dict")
+"""Where datasets of Hugging Face note how far they were read: their own state_dict() tells that."""
 
 Slot = tuple[Any, Any]
 """The object or container, and the attribute, key or index in it."""
@@ -71,7 +73,7 @@ def _slots_of(path: str, owner: Any, key: Any, depth: int, seen: set[int]) -> It
     value = _get((owner, key))
     if any(value is each for each in _OF_PROCESS):
         return
-    if type(value) in _PLAIN or isinstance(value, _GENERATORS):
+    if type(value) in _PLAIN or isinstance(value, _GENERATORS) or _is_shared_number(value):
         if not isinstance(owner, _Root) or isinstance(value, _GENERATORS):
             yield path, (owner, key)
         return
@@ -97,7 +99,14 @@ def _parts_of(value: Any) -> Iterator[tuple[str, Any, Any]]:
         if len(value) <= _MOST_ELEMENTS and not all(type(each) in _PLAIN for each in value):
             yield from ((str(index), value, index) for index in range(len(value)))
     else:
-        yield from ((name, value, name) for name in list(getattr(value, "__dict__", ())))
+        but = _OF_STREAMS if type(value).__module__.startswith("datasets.") else ()
+        yield from ((name, value, name) for name in list(getattr(value, "__dict__", ())) if name not in but)
+
+
+def _is_shared_number(value: object) -> bool:
+    """Tells whether the value is a whole number in a tensor, as the epoch of Hugging Face's datasets is, which workers
+    that live on read."""
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype == torch.int64 and value.is_cpu
 
 
 def _get(slot: Slot) -> Any:
@@ -125,6 +134,8 @@ def _encoded(value: Any) -> bytes | None:
     if type(value) in _PLAIN:
         is_long = isinstance(value, str | bytes) and len(value) > _LONGEST
         return None if is_long else encode(["plain", value], "a held value")
+    if _is_shared_number(value):
+        return encode(["number", int(value)], "a held value")
     if isinstance(value, torch.Generator):
         return encode(["torch", value.get_state()], "a generator") if value.device.type == "cpu" else None
     if isinstance(value, random.Random):
@@ -139,6 +150,8 @@ def _encoded(value: Any) -> bytes | None:
 def _with_state(held: Any, kind: str, stored: Any) -> Any:
     """Sets the state of the generator that is there; where there is none yet, a new one."""
     match kind:
+        case "number":
+            return held.fill_(stored) if _is_shared_number(held) else torch.tensor(stored)
         case "torch":
             torchs = held if isinstance(held, torch.Generator) else torch.Generator()
             torchs.set_state(stored)

@@ -251,24 +251,30 @@ class DataPosition:
         iteration.start, iteration.workers = target.start, dict(target.workers)
         with aside():
             self._data_held.write(target.start.data)
-            if self._is_stream:
-                self._reach_in_stream(iteration, target)
+            if target.source is not None:
+                self._load_source(iteration, target)
             else:
-                self._make_as_it_was(iteration, target.start, target.drawn, keeps=True)
-            if not self._loader.num_workers:
-                self._data_held.write(target.held)
+                self._draw_up_to(iteration, target)
+                if not self._loader.num_workers:
+                    self._data_held.write(target.held)
         iteration.ahead = deque(target.ahead)
         iteration.target = None
         self._current, self._count = iteration, target.number
         self._starts[target.number] = target.start
 
-    def _reach_in_stream(self, iteration: Iteration, target: Target) -> None:
-        if target.source is not None:
-            has_ended, state = target.source
-            self._loader.dataset.load_state_dict(state)
-            self._make_as_it_was(iteration, target.start)
-            iteration.inner._dataset_fetcher.ended = has_ended
-            iteration.was_loaded = True
+    def _load_source(self, iteration: Iteration, target: Target) -> None:
+        """The dataset may hold what it has loaded in an attribute until its first sample, so nothing is written to
+        attributes afterwards."""
+        has_ended, state = target.source
+        self._data_held.write(target.held)
+        self._loader.dataset.load_state_dict(state)
+        self._make_as_it_was(iteration, target.start)
+        iteration.inner._dataset_fetcher.ended = has_ended
+        iteration.was_loaded = True
+
+    def _draw_up_to(self, iteration: Iteration, target: Target) -> None:
+        if not self._is_stream:
+            self._make_as_it_was(iteration, target.start, target.drawn, keeps=True)
             return
         self._make_as_it_was(iteration, target.start)
         iteration.passes_over = True
@@ -343,6 +349,8 @@ class DataPosition:
 
     def _describe(self, iteration: Iteration, used: int) -> Target:
         """Describes the iteration as it stood behind so many batches: it may have given more, or give some again."""
+        if iteration.replay and iteration.fallback is not None and used == iteration.fallback.drawn:
+            return iteration.fallback  # no step has used a batch since it was put there
         draw = next((each for each in iteration.replay if each.index == used), None) or iteration.draws.at(used)
         if draw is None:
             assert used == iteration.drawn, "the batches that were drawn ahead are kept"
