@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--case", choices=(*CASES, "all"), action="append", help="repeatable")
     parser.add_argument("--parameters", type=float, help="size of the model; by default 1.4e9 on cuda, 2e6 on the CPU")
-    parser.add_argument("--slots", type=int, default=2, help="snapshots per side, each as large as the state")
+    parser.add_argument(
+        "--slots", type=int, default=0, help="snapshots per side, each as large as the state; 0: as by default"
+    )
     parser.add_argument("--budget", type=float, help="overhead budget, as a share of the step time; 0 means no limit")
     parser.add_argument(
         "--layout", choices=("fsdp2", "ddp", "plain"), default="fsdp2", help="layout of the four CPU ranks"

@@ -8,6 +8,7 @@ agents is not included; on a machine with fewer cores than processes it shows in
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
@@ -51,11 +52,12 @@ def report(results: Results, length: int) -> dict[str, Any]:
     }
 
 
-def measure(layout: str, stretch: int, count: int) -> dict[str, Any]:
+def measure(layout: str, stretch: int, count: int, *, nodes: int = 4, more: Sequence[str] = ()) -> dict[str, Any]:
+    """All settings are the defaults. `more` are further arguments of the workload."""
     steps = stretch * count
-    arguments = ["--layout", layout, "--steps", str(steps), "--alternate", str(stretch)]
+    arguments = ["--layout", layout, "--steps", str(steps), "--alternate", str(stretch), *more]
     with temporary_folder("deadpool-benchmark-") as folder:
-        trial = WorkloadTrial(JobConfig(nodes=4), arguments, folder, deadline_s=1800)
+        trial = WorkloadTrial(JobConfig(nodes=nodes), arguments, folder, deadline_s=1800)
         results = trial.run(lambda trial: show_progress(trial, steps))
         missed = sum(e["what"] == "capture_missed" and e["reason"] != "switched off" for e in trial.events())
     return {**report(results, stretch), "captures_missed": missed}

@@ -192,6 +192,7 @@ def captures(watch: Watch, stretches: list[dict[str, Any]], machine: dict[str, A
         "told_by_status": statuses[-1]["overhead"] if statuses else None,
         "agents_cpu_s_per_step": agents_cpu_s(statuses, protected_steps),
         **copy_speed(statuses, machine),
+        "slots": statuses[-1]["slots"] if statuses else None,
         "interval": intervals[-1]["every"] if intervals else 1,
         "interval_reason": intervals[-1].get("reason") if intervals else None,
         "rank_0": statuses[-1]["ranks"][0] if statuses and statuses[-1].get("ranks") else None,

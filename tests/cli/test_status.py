@@ -13,7 +13,7 @@ from deadpool.protocol.coordinator.membership.stragglers import Straggler
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig, Deadlines
 from deadpool.protocol.identity import Address, Generation, Layout, Schedule, Version
 from deadpool.protocol.inputs import FromAgent
-from deadpool.protocol.messages import Join, Settings
+from deadpool.protocol.messages import Join, Settings, SlotReport
 
 FIGURES = {
     "unique_bytes": 8_000_000,
@@ -27,10 +27,10 @@ FIGURES = {
 }
 
 
-def core_of(racks, budget=0.0, **more):
+def core_of(racks, budget=0.0, slots=2, **more):
     deadlines = Deadlines(node_s=9, fence_s=9, prepare_s=9, connect_s=9, spare_wait_s=9, hang_s=9)
     shape = Layout(positions=len(racks), per_node=1, holders=1)
-    settings = Settings(layout=shape, slots=2, heartbeat_s=1, unwind_s=4, overhead_budget=budget, **more)
+    settings = Settings(layout=shape, slots=slots, heartbeat_s=1, unwind_s=4, overhead_budget=budget, **more)
     core = Coordinator(CoordinatorConfig(settings=settings, deadlines=deadlines, schedule=Schedule(every=2)))
     for index, rack in enumerate(racks):
         join = Join(node=f"n{index}", incarnation="a", data=Address(host="h", port=1), spare=False, rack=rack)
@@ -68,6 +68,20 @@ def test_interval_is_shown_as_it_was_last_ordered(capsys, monkeypatch):
     assert body["interval"] == {"every": 8, "from": 20, "budget": 0.001, "widened": None}
     assert body["ranks"][0]["wire_bytes_per_step"] == 8_009_300 / 8
     assert "one snapshot every 8 steps from version 20 on" in shown(core, facts, capsys, monkeypatch)
+
+
+def test_slots_are_shown_with_the_memory_that_they_may_take(capsys, monkeypatch):
+    core = core_of([None, None])
+    assert describe(core, {})["slots"] == {"asked": 2}
+    assert "each rank has 2 slots for snapshots, as asked for" in shown(core, {}, capsys, monkeypatch)
+    core = core_of([None, None], slots=0)
+    assert describe(core, {})["slots"] is None
+    for node, least in (("n0", 3), ("n1", 4)):
+        report = SlotReport(least=least, at_most=5, limit=Widening.MEMORY, arena_bytes=64_000_000_000)
+        core._monitor.interval_chooser.on_slots(node, report)
+    text = shown(core, {"n1": {"arena_bytes": 20_800_000_000}}, capsys, monkeypatch)
+    assert "each rank has 3 to 4 slots for snapshots, and up to 5 (by memory) where" in text
+    assert "copies take 20.8 GB of 64.0 GB that they may take on node n1, half of its memory" in text
 
 
 def test_wide_interval_is_shown_with_its_reason_and_its_remedy(capsys, monkeypatch):
@@ -186,3 +200,17 @@ def test_disks_checkpoints_and_standbys_are_told_where_something_is_wrong(capsys
     assert "no standby coordinator: the loss of the coordinator's machine would end the job" in text
     assert "3 attempts failed, the last one: node n1: no space left" in text
     assert "7 events are lost" in text
+
+
+def test_devices_that_err_are_told(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    body = describe(core_of([None, None]), {})
+    _print(body)
+    assert "corruption" not in capsys.readouterr().out
+    found = {"acts": True, "suspected_step": 7, "errors": {"n1": 1}, "unsolved": ""}
+    _print(body | {"corruption": found})
+    text = capsys.readouterr().out
+    assert "node n1 has erred 1 time; test it" in text
+    assert "replicas differed at step 7, which is computed again" in text
+    _print(body | {"corruption": {**found, "suspected_step": None, "unsolved": "everybody repeats it"}})
+    assert "nothing is done about it any more: everybody repeats it" in capsys.readouterr().out

@@ -27,7 +27,7 @@ from deadpool_lab.workload.run import LIMIT_S, SCRIPT, WorkloadTrial, pause
 
 STEPS = 8
 EVERY_STEP = {"overhead_budget": 0.0, "hang_timeout_s": LIMIT_S}
-"""Tests that count redone steps need every version; on a busy machine 0.1 % of these short steps is nothing. And a job
+"""Tests that count redone steps need every version; on a busy machine 0.5 % of these short steps is nothing. And a job
 that stands at a gate does not hang, however long the test has to wait for something meanwhile."""
 SMALL = sizes.GATED
 NOISE = [

@@ -12,10 +12,12 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 import torchmetrics
 from acts import act
@@ -25,7 +27,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from deadpool.integrations.lightning import protect
 
@@ -44,8 +46,29 @@ class Rows(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if self._random:
-            torch.rand(1)
+            return self._x[index] + torch.rand(WIDTH), self._y[index]
         return self._x[index], self._y[index]
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Each rank reads rows of its own, through a buffer whose order is drawn from a generator of its own."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows, self._rng = rows, np.random.default_rng(4)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        waiting: list[int] = []
+        for index in range(int(os.environ["RANK"]), len(self._rows), int(os.environ["WORLD_SIZE"])):
+            waiting.append(index)
+            if len(waiting) > 5:
+                yield self._rows[waiting.pop(int(self._rng.integers(len(waiting))))]
+        yield from (self._rows[index] for index in waiting)
+
+
+def mask(rows: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Masks at random, as a collator for masked language models does."""
+    x = torch.stack([row[0] for row in rows])
+    return [x.masked_fill(torch.rand(x.shape) < 0.15, 0.0), torch.stack([row[1] for row in rows])]
 
 
 class Net(L.LightningModule):
@@ -67,7 +90,9 @@ class Net(L.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
         act(self.trainer.global_step)
-        x, y = batch
+        x, y = batch["a"] if args.two else batch
+        if args.two:
+            x = x + batch["b"][0][: len(x)].mean()
         logits = self.net(x)
         loss = nn.functional.cross_entropy(logits, y)
         self.batches_seen += 1
@@ -105,8 +130,20 @@ class Data(L.LightningDataModule):
         super().__init__()
         self.fetched = 0
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(Rows(1, ROWS, args.random_data), batch_size=2, shuffle=True, num_workers=args.workers)
+    def train_dataloader(self) -> Any:
+        rows = Rows(1, ROWS, args.random_data)
+        rest = {
+            "batch_size": 2,
+            "num_workers": args.workers,
+            "persistent_workers": args.persistent,
+            "collate_fn": mask if args.mask else None,
+        }
+        if args.stream:
+            return DataLoader(Stream(rows), **rest)
+        if args.two:
+            other = DataLoader(Rows(5, 16, args.random_data), shuffle=True, **rest)
+            return {"a": DataLoader(rows, shuffle=True, **rest), "b": other}
+        return DataLoader(rows, shuffle=True, **rest)
 
     def val_dataloader(self) -> DataLoader[Any]:
         return DataLoader(Rows(2, 8), batch_size=2)
@@ -165,6 +202,11 @@ parser.add_argument("--patience", type=int, default=100)
 parser.add_argument("--fsdp2", action="store_true", help="Lightning's strategy for sharded models")
 parser.add_argument("--manual", action="store_true")
 parser.add_argument("--random-data", action="store_true")
+parser.add_argument("--mask", action="store_true", help="a collator that draws random numbers")
+parser.add_argument("--stream", action="store_true", help="an IterableDataset")
+parser.add_argument("--persistent", action="store_true")
+parser.add_argument("--two", action="store_true", help="two loaders, the second one shorter")
+parser.add_argument("--resume", type=Path, help="a folder with a checkpoint of Lightning's")
 parser.add_argument("--by-hand-over", type=int, default=1, help="batches whose gradients --manual adds up")
 parser.add_argument("--bar", action="store_true", help="draw a progress bar")
 parser.add_argument("--log", action="store_true", help="through the job that protect returns")
@@ -196,6 +238,7 @@ trainer = L.Trainer(
     enable_model_summary=False,
 )
 job = protect(trainer)
-trainer.fit(Net(args.manual), datamodule=Data())
+found = sorted(args.resume.glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if args.resume else [None]
+trainer.fit(Net(args.manual), datamodule=Data(), ckpt_path=found[-1], weights_only=False)
 with (args.out / f"rank{trainer.global_rank}.jsonl").open("a") as file:
     print(json.dumps({"digest": digest(trainer, checkpoints)}), file=file, flush=True)

@@ -131,11 +131,48 @@ def test_several_faults(tmp_path, fork_server, undisturbed):
     assert len(gated.events("fault")) == 3
 
 
+DATA = {
+    "random collator": ["--mask"],
+    "random collator, workers": ["--mask", "--random-data", "--workers", "2"],
+    "persistent workers": ["--mask", "--random-data", "--workers", "2", "--persistent"],
+}
+FAULTS = {
+    "the first step": "at=forward step=0 node=n0",
+    "an epoch": "at=backward step=8 node=n1",
+    "an edge of epochs": f"at=optimizer step={PER_EPOCH} rank=1",
+    "a copy": WHILE_SENT,
+}
+
+
+def undisturbed_by(tmp_path, arguments):
+    torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "unprotected"), *arguments)
+    return Results.read(tmp_path / "unprotected")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("moment", FAULTS)
+@pytest.mark.parametrize("kind", DATA)
+def test_data_as_people_have_it(tmp_path, fork_server, kind, moment):
+    undisturbed = undisturbed_by(tmp_path, DATA[kind])
+    gated, disturbed = run(tmp_path, fork_server, FAULTS[moment], arguments=DATA[kind])
+    assert len(gated.events("fault")) == 1
+    assert differences(undisturbed, disturbed) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "fault"), faults_after_audit(DATA))
+def test_data_audited(tmp_path, fork_server, record_property, kind, fault):
+    undisturbed = undisturbed_by(tmp_path, DATA[kind])
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, DATA[kind])
+    record_property("audit", verdict)
+    assert differences(undisturbed, disturbed) == []
+    assert verdict == "exact"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--random-data"], "the training data draws random numbers"),
         (["--manual", "--by-hand-over", "3"], "no optimizer has stepped"),
     ],
 )

@@ -11,7 +11,6 @@ from torchrun import torchrun
 
 from deadpool.control.trainers.fork_client import SharedForkServer
 from deadpool.demo.trial import Results, differences
-from deadpool.errors import JobFailed
 from deadpool_lab.workload.run import LIMIT_S
 
 pytest.importorskip("accelerate")
@@ -181,21 +180,51 @@ def test_version_that_nobody_has_tried_is_told_of_once_per_job(tmp_path, fork_se
     assert differences(undisturbed, disturbed) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--sampling", "group_by_length"], "LengthGroupedSampler|DistributedLengthGroupedSampler"),
-        (["--epoch-stop"], "should_epoch_stop"),
-    ],
-)
-@pytest.mark.thorough
-def test_what_could_not_be_redone_is_refused(tmp_path, fork_server, arguments, reason):
-    with pytest.raises(JobFailed, match=reason):
-        run(tmp_path, fork_server, arguments=arguments)
+DATA = {
+    "random collator": ["--mask"],
+    "random collator, workers": ["--mask", "--random-data", "--workers", "2"],
+    "persistent workers": ["--mask", "--random-data", "--workers", "2", "--persistent"],
+    "grouped by length": ["--sampling", "group_by_length", "--mask"],
+    "epochs that are stopped": ["--epoch-stop", "--mask"],
+    "stream": ["--stream", "torch", "--mask"],
+    "stream, not dispatched": ["--stream", "torch", "--mask", "--no-dispatch"],
+    "stream, workers": ["--stream", "torch", "--mask", "--workers", "2", "--no-dispatch"],
+    "stream of Hugging Face": ["--stream", "hf", "--mask", "--no-dispatch"],
+    "shuffled stream of Hugging Face": ["--stream", "hf-shuffled", "--mask"],
+}
+"""Streams have 11 batches per epoch and rank, and two make an update: some updates span two epochs."""
+FAULTS = {
+    "the first step": "at=forward step=0 node=n0",
+    "an epoch": "at=backward step=7 node=n1",
+    "an edge of epochs": "at=optimizer step=5 rank=1",
+    "a copy": WHILE_SENT,
+}
+
+
+def undisturbed_by(tmp_path, arguments):
+    torchrun(2, tmp_path, str(SCRIPT), "--out", str(tmp_path / "unprotected"), *arguments, timeout_s=LIMIT_S)
+    return Results.read(tmp_path / "unprotected")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_data_that_draws_random_numbers_is_refused(tmp_path, fork_server, workers):
-    with pytest.raises(JobFailed, match="the training data draws random numbers"):
-        run(tmp_path, fork_server, arguments=["--random-data", "--workers", workers])
+@pytest.mark.parametrize("moment", FAULTS)
+@pytest.mark.parametrize("kind", DATA)
+def test_data_as_people_have_it(tmp_path, fork_server, kind, moment):
+    if "Hugging" in kind:
+        pytest.importorskip("datasets")
+    undisturbed = undisturbed_by(tmp_path, DATA[kind])
+    gated, disturbed = run(tmp_path, fork_server, FAULTS[moment], arguments=DATA[kind])
+    assert len(gated.events("fault")) == 1
+    assert differences(undisturbed, disturbed) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "fault"), faults_after_audit(DATA))
+def test_data_audited(tmp_path, fork_server, record_property, kind, fault):
+    if "Hugging" in kind:
+        pytest.importorskip("datasets")
+    undisturbed = undisturbed_by(tmp_path, DATA[kind])
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, DATA[kind])
+    record_property("audit", verdict)
+    assert differences(undisturbed, disturbed) == []
+    assert verdict == "exact"

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from accelerate import DistributedType, PartialState
 from acts import act
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -36,9 +37,42 @@ class Rows(Dataset[dict[str, Tensor]]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = self._rows[index]
         if self._random:
-            torch.rand(1)
-        return {"input_ids": self._rows[index], "labels": self._rows[index]}
+            row = torch.where(torch.rand(row.shape) < 0.2, torch.randint(VOCABULARY, row.shape), row)
+        return {"input_ids": row, "labels": self._rows[index]}
+
+
+class Stream(IterableDataset[dict[str, Tensor]]):
+    """Rows in an order that is drawn from a generator of its own, through a small buffer."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows, self._rng = rows, np.random.default_rng(4)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        waiting: list[int] = []
+        for index in range(len(self._rows)):
+            waiting.append(index)
+            if len(waiting) > 5:
+                yield self._rows[waiting.pop(int(self._rng.integers(len(waiting))))]
+        yield from (self._rows[index] for index in waiting)
+
+
+def streamed(kind: str, rows: Rows) -> Any:
+    if kind == "torch":
+        return Stream(rows)
+    import datasets
+
+    lists = {name: [rows[index][name].tolist() for index in range(len(rows))] for name in ("input_ids", "labels")}
+    stream = datasets.Dataset.from_dict(lists).to_iterable_dataset(num_shards=2)
+    return stream.shuffle(seed=5, buffer_size=6) if kind == "hf-shuffled" else stream
+
+
+def mask(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Masks at random, as a collator for masked language models does."""
+    batch = {name: torch.stack([torch.as_tensor(row[name]) for row in rows]) for name in ("input_ids", "labels")}
+    ids = batch["input_ids"]
+    return {**batch, "input_ids": ids.masked_fill(torch.rand(ids.shape) < 0.15, 1)}
 
 
 class Noting(Trainer):
@@ -98,6 +132,10 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--accumulation", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--random-data", action="store_true")
+parser.add_argument("--mask", action="store_true", help="a collator that draws random numbers")
+parser.add_argument("--stream", choices=["torch", "hf", "hf-shuffled"], help="an IterableDataset")
+parser.add_argument("--no-dispatch", action="store_true", help="each rank reads the stream by itself")
+parser.add_argument("--persistent", action="store_true")
 parser.add_argument("--stop-at", type=int, default=0)
 parser.add_argument("--scale", type=int, default=1, help="of the model's width, for measurements")
 parser.add_argument("--rows", type=int, default=44)
@@ -130,12 +168,15 @@ arguments = TrainingArguments(
     per_device_train_batch_size=parsed.batch,
     gradient_accumulation_steps=parsed.accumulation,
     dataloader_num_workers=parsed.workers,
+    dataloader_persistent_workers=parsed.persistent,
+    accelerator_config={"dispatch_batches": False if parsed.no_dispatch else None},
+    max_steps=16 if parsed.stream else -1,
     learning_rate=1e-3,
     lr_scheduler_type="cosine",
     warmup_steps=3,
     max_grad_norm=1.0,
     logging_steps=2,
-    eval_strategy="steps",
+    eval_strategy="no" if parsed.persistent else "steps",
     eval_steps=5,
     save_steps=parsed.save_every,
     save_total_limit=2,
@@ -165,10 +206,12 @@ model = GPT2LMHeadModel(
         eos_token_id=0,
     )
 )
+rows = Rows(1, parsed.rows, parsed.random_data)
 trainer = Noting(
     model=model,
     args=arguments,
-    train_dataset=Rows(1, parsed.rows, parsed.random_data),
+    data_collator=mask if parsed.mask else None,
+    train_dataset=streamed(parsed.stream, rows) if parsed.stream else rows,
     eval_dataset=Rows(2, 8),
     callbacks=[Notes(parsed.out), StopsEarly()],
 )

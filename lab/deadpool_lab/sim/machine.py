@@ -64,6 +64,7 @@ from deadpool.protocol.inputs import (
 )
 from deadpool.protocol.messages import FenceAck, Inventory, Join, JoinRefused, Order, Permit, Plan, Seat, Welcome
 from deadpool_lab.sim.arena import Arena
+from deadpool_lab.sim.device import Device
 from deadpool_lab.sim.hosts import CoordinatorLink
 from deadpool_lab.sim.process import Process
 from deadpool_lab.sim.streams import CopyStream
@@ -92,6 +93,7 @@ class Machine:
         self.is_lost = False  # by a fault: it is dead, cut off for ever, or taken for either
         self.told_to_leave = False
         self.error_counts: dict[str, int] = {}  # by kind: what its kernel has counted
+        self.device = Device(world, name)
         self.memory_left: float | None = None  # the share that other processes leave; None: all that copies leave
         self.is_leased = not spare  # to this job: no other can take it
         self.is_leased_elsewhere = False

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, departures, links, machines
+from deadpool_lab.sim.faults import ALL, FaultKind, FaultPlan, departures, devices, links, machines
 from deadpool_lab.sim.faults.fault import TIME
 
 
@@ -46,6 +46,8 @@ class SeedOptions:
     quiet_s: float = 0.0  # before which no fault comes: it comes so much later
     ends_at: int = 0  # the step after which the script ends, while there are faults; 0: after they have ended
     end_s: float = 0.5  # that a script takes at most from there to its end
+    exact: bool = False  # what ranks hold alike is the same when it is computed again
+    errs: bool = False  # devices may err without a word
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:
@@ -80,6 +82,7 @@ class Profile:
 ANYTHING = Profile(name="anything")
 SIZE_KINDS = frozenset(kind.kind for kind in departures.SIZE_FAULTS)
 MEMORY_KINDS = frozenset(kind.kind for kind in machines.MEMORY_USE_FAULTS)
+DEVICE_KINDS = frozenset(kind.kind for kind in devices.FAULTS)
 HEALTH_KINDS = frozenset(kind.kind for kind in departures.HEALTH_FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
@@ -154,6 +157,8 @@ def _with_faults(options: SeedOptions, profile: Profile, intensity: float) -> Se
 
 def _can_meet(options: SeedOptions, kind: FaultKind) -> bool:
     """Some kinds mean something only to a job that may shrink, that may choose its scheme, or that may end early."""
+    if kind.kind in DEVICE_KINDS:
+        return options.errs
     if kind.kind in MEMORY_KINDS:
         return bool(options.coded)
     if kind.kind == links.WITH_MACHINE:

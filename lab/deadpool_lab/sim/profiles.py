@@ -110,6 +110,17 @@ def _shrink(options: SeedOptions) -> SeedOptions:
     )  # fmt: skip
 
 
+def _corruption(options: SeedOptions) -> SeedOptions:
+    """Devices err in a job whose ranks hold a part alike, late enough that the claim of replication has been true for
+    ten versions in most seeds. In every third seed a step that is computed again gives something else."""
+    nodes = (2, 3, 3, 4)[options.seed % 4]
+    return replace(
+        options, nodes=nodes, holders=1, replicated=True, errs=True, exact=options.seed % 3 != 0, every=1, budget=0.0,
+        durable=options.seed % 5 == 0, scheme="rs(2,1)" if options.seed % 7 == 3 and nodes > 2 else "", give_up=0.0,
+        push_s=min(options.push_s, 0.5), calm_s=60.0, quiet_s=0.0 if options.seed % 8 == 0 else 20.0,
+    )  # fmt: skip
+
+
 def _ending(options: SeedOptions) -> SeedOptions:
     """Scripts end in the middle of the faults, and take some time for it. Most jobs have a standby coordinator."""
     nodes, standbys = max(3, options.nodes), (1, 1, 2, 0)[options.seed % 4]
@@ -168,6 +179,14 @@ PROFILES = (
         shape=_memory,
     ),
     Profile(name="shrink", kinds=SHRINK_KINDS, intensity=0.7, shape=_shrink),
+    Profile(
+        name="corruption",
+        kinds=frozenset(
+            {"errs_once", "errs_always", "errs_at_random", "node", "trainer", "drain", "coordinator", "join"}
+        ),
+        intensity=1.5,
+        shape=_corruption,
+    ),
     Profile(name="coded", shape=_coded),
     Profile(
         name="coded_pairs",

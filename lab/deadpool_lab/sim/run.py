@@ -151,6 +151,8 @@ def _stop_if_hopeless(world: World) -> None:
 
 def _check_outcome(world: World) -> None:
     outcome = world.outcome
+    if world.checkers.corruption.is_unsolved:
+        return
     if outcome is None and world.has_lost_majority and not world.has_running_job:
         return
     if outcome is None:
@@ -165,6 +167,8 @@ def _check_outcome(world: World) -> None:
     elif outcome.cause is EndCause.NOBODY_CAME_BACK:
         if there := [machine.name for machine in world.surviving_voters]:
             fail("d", f"{outcome.reason}; but {there} are there")
+    elif outcome.cause is EndCause.REPLICAS_DIFFER and world.checkers.corruption.may_end_young:
+        return
     elif outcome.cause not in _EXCUSED:
         fail("g", f"the job failed: {outcome.reason}")
 

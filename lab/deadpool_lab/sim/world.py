@@ -56,7 +56,7 @@ class World:
         self.clock = Clock()
         self._healing: list[Callable[[], None]] = []
         self.layout = Layout(positions=options.nodes, per_node=options.per_node, holders=options.holders)
-        self.history = History(self.layout.world_size, options.shards)
+        self.history = History(self.layout.world_size, options.shards, exact=options.exact)
         self.checkers = Checkers(self)
         self.reductions = Reductions(self)
         self.streams = CopyStreams(self)
@@ -269,6 +269,9 @@ class World:
             self.checkers.protection.on_event(host, what, detail)
             self.checkers.rehearsals.on_event(what)
             self.checkers.progress.on_event(what, detail)
+            self.checkers.corruption.on_event(what, detail)
+            if what == "corruption_unsolved":
+                self.clock.stop()  # from here on nothing is to be expected of this job
         if what == "took_over":
             self.checkers.on_takeover(host.coordinator, running=detail["running"])
         if what == "go":

@@ -122,11 +122,12 @@ def _lines(path: Path) -> set[str]:
     return set(path.read_text(errors="replace").splitlines())
 
 
-_NAMING = ("inexact_script", "audit_differs")
+_NAMING = ("inexact_script", "audit_differs", "carried_variables")
 
 
 def named_rules(events: Sequence[dict[str, Any]]) -> list[str]:
-    """Each rule that was named before the first fault, once."""
+    """Each rule that was named before the first fault, once. Values that are carried have an event in the place of a
+    rule, because they may only be printed."""
     rules = []
     for event in events:
         if event["what"] == "fault":

@@ -37,6 +37,7 @@ FOUND = {
     ),
     "a node that comes back clears its recordings, and is not sent them again": ("anything", 18),
     "a spare whose report comes after a takeover is never asked to rehearse anything": ("coded", 217),
+    "a rank that stayed is named for a step that is not exact, since all others have moved": ("corruption", 210),
     "a snapshot that is damaged before Go keeps everything newer from the parities of others": ("coded_pairs", 179),
     "a version that a node is drained at is given up, since a holder could not store it": ("coded_pairs", 4),
     "the cut of an older generation ends what loads from a checkpoint in this one": ("durable", 63),

@@ -34,6 +34,7 @@ KINDS = {
 }
 INSIDE = ("D3", "D7")  # only a survivor that is cut off inside of a step shows them
 NOT_EXACT = ("audit_differs", "audit_given_up", "failed")
+EXACT = ("audit_passed", "audit_not_judged")
 
 
 Verdicts = list[tuple[str, bool]]  # the name of the event, and whether ranks were cut off inside of a step
@@ -53,7 +54,7 @@ def audit(kind: str, folder: Path, shared, without: str = "") -> Verdicts:
         ask(job.run_dir, "audit")
         _await(job, lambda: _events(job, *NOT_EXACT) or not _is_under_way(job), "a verdict")
         _await(job, lambda: _events(job, *NOT_EXACT) or _is_written(job), "its event")
-        return [(event["what"], event.get("inside", False)) for event in _events(job, "audit_passed", *NOT_EXACT)]
+        return [(event["what"], event.get("inside", False)) for event in _events(job, *EXACT, *NOT_EXACT)]
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def _is_under_way(job: LocalJob) -> bool:
 def _is_written(job: LocalJob) -> bool:
     """A thread writes events, so the status may know of a verdict before the log has it."""
     told = ask(job.run_dir, "status")["audit"]["verdicts"]
-    return len(_events(job, "audit_passed", "audit_differs")) >= len(told)
+    return len(_events(job, *EXACT, "audit_differs")) >= len(told)
 
 
 def _events(job: LocalJob, *names: str) -> list[dict[str, object]]:
@@ -116,3 +117,10 @@ def test_nothing_is_named_where_it_is_on(cure, tmp_path, shared):
     verdicts = audit(KINDS[cure], tmp_path / "with", shared)
     assert {name for name, _ in verdicts} == {"audit_passed"}
     assert [inside for _, inside in verdicts] == [False] * (len(verdicts) - 1) + [True]
+
+
+def test_no_verdict_where_nothing_that_is_protected_changes(tmp_path, shared):
+    """What steps train is in a dictionary. What ranks go back to inside of a step is compared all the same."""
+    verdicts = audit("torchfunc", tmp_path / "dictionary", shared)
+    assert [name for name, inside in verdicts if not inside] == ["audit_not_judged"] * (len(verdicts) - 1)
+    assert verdicts[-1] == ("audit_passed", True)

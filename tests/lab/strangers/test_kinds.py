@@ -31,6 +31,7 @@ TABLE = {
     *("zip1", "nextsteps", "zip2", "plainloader", "accum3", "asynchandle"),
     *("forkexit", "cleandir", "openw", "bgthread", "asyncsave", "ownstore", "osexit", "asym", "nohome"),
     *("odd", "embeddingbag", "orthogonal", "many"),
+    *("closurestats", "itercounters", "replaylist", "avgcount", "torchfunc", "hiddenattr"),
 }
 """The kinds that strangers' scripts were found to have."""
 

@@ -14,6 +14,7 @@ from deadpool.protocol.coordinator.core import Coordinator
 from deadpool.protocol.identity import NO_GENERATION, Generation, Schedule, Version
 from deadpool.protocol.messages import Ended, Go, Missed, Order, Permit, Plan, TakeoverReport
 from deadpool_lab.sim.checking import fail
+from deadpool_lab.sim.checking.corruption_checker import CorruptionChecker
 from deadpool_lab.sim.checking.feature_checkers import ProtectionChecker, ShrinkChecker
 from deadpool_lab.sim.checking.history import State
 from deadpool_lab.sim.checking.holdings import Holdings
@@ -41,6 +42,7 @@ class Checkers:
         self.progress = ProgressChecker(world)
         self.protection = ProtectionChecker()
         self.shrink = ShrinkChecker(world)
+        self.corruption = CorruptionChecker(world)
         self._holdings = Holdings(world)
         self._loss_bound = LossBound(world)
         self._generation: Generation | None = None
@@ -111,6 +113,7 @@ class Checkers:
 
     def _on_plan(self, plan: Plan) -> None:
         self._generation, self._resume, self._permit = plan.generation, plan.resume, plan.permit
+        self.corruption.on_plan(plan)
         self._schedules = [plan.permit.schedule]
         if plan.generation.is_founding:
             self.last_generation, self.copies.last_seats = plan.generation, self._seated_machines()
@@ -129,7 +132,8 @@ class Checkers:
         if permit.generation != before.generation:
             return
         if permit.watermark == before.watermark:
-            self._check_passed(before, permit)
+            if not self.corruption.is_unsolved:
+                self._check_passed(before, permit)
             return
         watermark = permit.watermark
         if watermark is None or watermark.number < before.keep_from:
@@ -140,6 +144,8 @@ class Checkers:
             fail("rule 27", f"{watermark} committed, and it cannot be rebuilt for {undecodable}")
         elif lost := self._holdings.first_shard_at_one_node(watermark):
             fail("rule 30", f"{watermark} committed, and {lost}")
+        else:
+            self.corruption.on_commit(watermark)
 
     def _check_schedule(self, schedule: Schedule, before: Permit) -> None:
         """Rule 4 (every rank captures the same versions): nothing that the permit has passed already, or that a rank

@@ -35,8 +35,11 @@ Total = tuple[int, int]
 """Sums over all ranks: of their own parts, and of the data that they have seen."""
 
 
-def initial(generation: Generation, rank: int, shard: int | None = None) -> State:
-    """`shard`: the tensors that it holds, and no others. None: it has a part of its own."""
+def initial(generation: Generation, rank: int, shard: int | None = None, *, exact: bool = False) -> State:
+    """`shard`: the tensors that it holds, and no others. None: it has a part of its own. `exact`: what all ranks hold
+    alike does not depend on the generation."""
+    if exact:
+        return State(mix(generation.term, generation.n, rank, 1), mix(2), mix(rank, 3))
     if shard is not None:
         return State(0, mix(generation.term, generation.n, 2, shard), mix(rank, 3))
     unique, replica = mix(generation.term, generation.n, rank, 1), mix(generation.term, generation.n, 2)
@@ -47,7 +50,9 @@ def total_of(states: list[State]) -> Total:
     return (sum(state.unique for state in states) & _MASK, sum(state.course for state in states) & _MASK)
 
 
-def stepped(state: State, total: Total, version: Version, rank: int, shard: int | None = None) -> State:
+def stepped(
+    state: State, total: Total, version: Version, rank: int, shard: int | None = None, *, exact: bool = False
+) -> State:
     """The state after the last step of `version`: it depends on every rank's state before. What a shard becomes depends
     on the data of all ranks."""
     generation, number = version.generation, version.number
@@ -55,7 +60,8 @@ def stepped(state: State, total: Total, version: Version, rank: int, shard: int 
         replica = mix(state.replica, total[1], generation.term, generation.n, number, shard)
         return State(0, replica, _on_course(state.course, total[1], number, rank))
     unique = mix(state.unique, total[0], generation.term, generation.n, number, rank)
-    replica = mix(state.replica, total[0], generation.term, generation.n, number)
+    inexact = () if exact else (total[0], generation.term, generation.n)
+    replica = mix(state.replica, *inexact, number)
     return State(unique, replica, _on_course(state.course, total[1], number, rank))
 
 
@@ -66,10 +72,10 @@ def _on_course(course: int, total: int, number: int, rank: int) -> int:
 class History:
     """The one chain of versions that happened. A plan cuts it at its resume version."""
 
-    def __init__(self, world_size: int, shards: int = 0) -> None:
+    def __init__(self, world_size: int, shards: int = 0, *, exact: bool = False) -> None:
         """`shards`: so many ranks together hold all tensors, and the next ones hold the same again. 0: every rank has
         tensors of its own."""
-        self.world_size, self.shards = world_size, shards
+        self.world_size, self.shards, self.exact = world_size, shards, exact
         self._resumed_from: dict[Generation, Version | None] = {}
         self._undisturbed: list[list[int]] = [[mix(rank, 3) for rank in range(world_size)]]
         self._states: dict[tuple[Generation, int], list[State]] = {}  # not by Version: its equality is under test
@@ -102,10 +108,16 @@ class History:
 
     def _compute(self, version: Version) -> list[State]:
         if version.number == 0:
-            return [initial(version.generation, rank, self.shard_of(rank)) for rank in range(self.world_size)]
+            return [self.initial(version.generation, rank) for rank in range(self.world_size)]
         before = self.states(self._before(version))
         total = total_of(before)
-        return [stepped(state, total, version, rank, self.shard_of(rank)) for rank, state in enumerate(before)]
+        return [self.stepped(state, total, version, rank) for rank, state in enumerate(before)]
+
+    def initial(self, generation: Generation, rank: int) -> State:
+        return initial(generation, rank, self.shard_of(rank), exact=self.exact)
+
+    def stepped(self, state: State, total: Total, version: Version, rank: int) -> State:
+        return stepped(state, total, version, rank, self.shard_of(rank), exact=self.exact)
 
     def _before(self, version: Version) -> Version:
         resume = self._resumed_from[version.generation]

@@ -157,7 +157,7 @@ class DrainChecker:
         match what:
             case "handover" | "reconfiguration":
                 self._undisturbed = True
-            case "fault" | "took_over":
+            case "fault" | "took_over" | "corruption_suspected":
                 self._undisturbed = False
             case "planned":
                 if self._undisturbed and detail["lost_steps"]:

@@ -5,7 +5,7 @@ in a `FaultKind`, and put that into the list of its file, or a new file's list i
 command counts it by kind and by the phase of a recovery that it hit.
 """
 
-from deadpool_lab.sim.faults import departures, links, machines
+from deadpool_lab.sim.faults import departures, devices, links, machines
 from deadpool_lab.sim.faults.fault import FaultKind, FaultPlan
 
 ALL: tuple[FaultKind, ...] = (
@@ -20,6 +20,7 @@ ALL: tuple[FaultKind, ...] = (
     *departures.PROTECTION_FAULTS,
     *machines.MEMORY_USE_FAULTS,
     *departures.SIZE_FAULTS,
+    *devices.FAULTS,
 )
 BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
 

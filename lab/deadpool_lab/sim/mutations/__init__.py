@@ -3,7 +3,13 @@
 docs/protocol.md lists them by number, each with the rule that it breaks.
 """
 
-from deadpool_lab.sim.mutations import membership_mutations, protection_mutations, rules, takeover_mutations
+from deadpool_lab.sim.mutations import (
+    corruption_mutations,
+    membership_mutations,
+    protection_mutations,
+    rules,
+    takeover_mutations,
+)
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 
 ALL: tuple[Mutation, ...] = tuple(
@@ -14,6 +20,7 @@ ALL: tuple[Mutation, ...] = tuple(
             *membership_mutations.LEAVING_MUTATIONS,
             *protection_mutations.MUTATIONS,
             *membership_mutations.SHRINK_MUTATIONS,
+            *corruption_mutations.MUTATIONS,
         ),
         key=lambda mutation: mutation.number,
     )

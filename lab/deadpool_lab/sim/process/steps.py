@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Finished, Release, Restore, Standing, Stepped, UsesShares
-from deadpool_lab.sim.checking.history import Total, initial, stepped
+from deadpool_lab.sim.checking.history import Total
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process.trainer_process import Process
@@ -29,7 +29,7 @@ class Steps:
         self._observe()
         self._recordings.on_loop_begun()
         rank = self._core.rank
-        self._process.state = initial(self._core.generation, rank, self._world.history.shard_of(rank))
+        self._process.state = self._world.history.initial(self._core.generation, rank)
         self._world.checkers.runs(self._process)
         self._captures.snapshot(self._next_step)
 
@@ -117,9 +117,9 @@ class Steps:
         live = self._core.live
         assert live is not None
         if not garbage:
-            shard = self._world.history.shard_of(self._core.rank)
-            before = self._process.states().items()
-            self._process.put_states({rank: stepped(state, total, live, rank, shard) for rank, state in before})
+            before, history = self._process.states().items(), self._world.history
+            self._process.put_states({rank: history.stepped(state, total, live, rank) for rank, state in before})
+            self._process.state = self._process.machine.device.errs_in(self._process.state)
         for _ in self._process.states():
             self._world.stepped(live)
         self._say_stepped(live.number)

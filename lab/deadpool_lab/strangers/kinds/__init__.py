@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deadpool_lab.strangers.kind import Kind
 from deadpool_lab.strangers.kinds.attributes import ATTRIBUTES, EARLY_DATA
+from deadpool_lab.strangers.kinds.carried import CARRIED
 from deadpool_lab.strangers.kinds.odd_tensors import ODD_TENSORS
 from deadpool_lab.strangers.kinds.replaced import ASSIGNED_BUFFERS, REPLACED
 from deadpool_lab.strangers.kinds.surroundings import SURROUNDINGS
@@ -18,4 +19,5 @@ KINDS: tuple[Kind, ...] = (
     *EARLY_DATA,
     *SURROUNDINGS,
     *ODD_TENSORS,
+    *CARRIED,
 )

@@ -53,6 +53,8 @@ def _lines(body: dict[str, Any]) -> Iterator[str]:
     yield _protection(body)
     yield from _scheme(body["protection"])
     yield _interval(body["interval"])
+    if body["slots"]:
+        yield _slots(body["slots"])
     if body["overhead"]:
         yield _overhead(body["overhead"])
     yield from _warnings(body)
@@ -147,6 +149,19 @@ def _interval(interval: dict[str, Any]) -> str:
     why = interval["widened"]
     widened = f"; not more often: {why['reason']} (to change that: {why['remedy']})" if why else ""
     return f"one snapshot every {steps}{begin}, {limit}{widened}"
+
+
+def _slots(slots: dict[str, Any]) -> str:
+    if slots["asked"]:
+        return f"each rank has {slots['asked']} slots for snapshots, as asked for (--slots)"
+    least, most = slots["least"], slots["most"]
+    count = str(least) if least == most else f"{least} to {most}"
+    why = {"memory": "by memory", "slots": "in any case"}[slots["limit"]]
+    share = f"{_size(slots['arena_bytes'])} of {_size(slots['arena_at_most_bytes'])}"
+    return (
+        f"each rank has {count} slots for snapshots, and up to {slots['at_most']} ({why}) where versions take so long "
+        f"to be committed; copies take {share} that they may take on node {slots['fullest']}, half of its memory"
+    )
 
 
 def _overhead(measured: dict[str, Any]) -> str:

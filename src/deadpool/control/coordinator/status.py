@@ -54,6 +54,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "copies_missing": core.commits.ledger.lag(watermark) if watermark else None,
         "interval": _interval(core),
         "overhead": _overhead(core),
+        "slots": _slots(core, facts),
         "checkpoint": None,
         "checkpoint_failing": None,
         "durable": None,
@@ -92,6 +93,28 @@ def _interval(core: Coordinator) -> dict[str, Any]:
     widened = {"by": why.cause.value, "reason": why.reason, "remedy": REMEDIES[why.cause]} if why is not None else None
     budget = core.settings.overhead_budget
     return {"every": schedule.every, "from": schedule.start, "budget": budget, "widened": widened}
+
+
+def _slots(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """How many slots every rank has, and the node on which copies take the largest share of what they may take. None:
+    no node has told yet."""
+    if core.settings.slots:
+        return {"asked": core.settings.slots}
+    if not core.slots:
+        return None
+    reports = core.slots.items()
+    room, taken = core.slot_room, {node: facts.get(node, {}).get("arena_bytes", 0) for node in core.slots}
+    fullest = max(core.slots, key=lambda node: taken[node] / max(1, core.slots[node].arena_bytes))
+    return {
+        "asked": None,
+        "least": min(report.least for _, report in reports),
+        "most": max(report.least for _, report in reports),
+        "at_most": room.at_most,
+        "limit": room.limit.value,
+        "fullest": fullest,
+        "arena_bytes": taken[fullest],
+        "arena_at_most_bytes": core.slots[fullest].arena_bytes,
+    }
 
 
 def _overhead(core: Coordinator) -> dict[str, Any] | None:

@@ -21,8 +21,8 @@ EVENTS = (
     EventType(
         name="capture_missed",
         meaning="A rank has no snapshot of a version that was to be captured, so that version is never complete.",
-        action="Nothing if it is rare: the coordinator widens the interval. Else raise `--overhead-budget` or "
-        "`--slots`.",
+        action="Nothing if it is rare: slots are added, or the coordinator widens the interval and says what may be "
+        "done (`interval_not_kept`).",
         fields={"rank": "the rank", "step": "the version", "reason": "why it was not captured"},
     ),
     EventType(
@@ -77,7 +77,7 @@ EVENTS = (
     EventType(
         name="arena_full",
         meaning="A node could not allocate host memory for snapshots.",
-        action="Give the node more memory, or lower `--slots` or `--holders`.",
+        action="Give the node more memory, or lower `--holders`, or `--slots` where it was given.",
         fields={"reason": "the error, with the size"},
     ),
     EventType(

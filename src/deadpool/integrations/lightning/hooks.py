@@ -30,13 +30,11 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.lightning.relies_on import LIBRARIES
 from deadpool.integrations.lightning.training import Quiet, Training
-from deadpool.integrations.random_data import require_repeatable
 from deadpool.trainer import current
 from deadpool.trainer.interface import Job
 from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
@@ -75,8 +73,7 @@ def require_supported_fit(trainer: Any, objects: dict[str, Any]) -> None:
     module = trainer.lightning_module
     if trainer.ckpt_path:
         raise ConfigError(
-            "fit(ckpt_path=...) cannot be protected: Lightning reads the data from its first batch after that, and a "
-            "process that starts later would find another checkpoint; load the weights in the script instead"
+            "fit(ckpt_path=...) cannot be protected yet: no fault was tried with it; load the weights in the script"
         )
     if is_overridden("configure_callbacks", module):
         raise ConfigError("configure_callbacks cannot be protected: give the callbacks to Trainer")
@@ -101,24 +98,17 @@ def _require_known_attribute(what: str, name: str, value: Any, *, is_callback: b
 
 
 def require_supported_data(fit_loop: Any) -> None:
-    """The order of an epoch has to follow from its number alone: after a fault it is drawn again."""
-    loaders = fit_loop._combined_loader.flattened
-    if len(loaders) != 1:
-        raise ConfigError("several training loaders at once cannot be protected: join them in one data set")
     if isinstance(fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
         raise ConfigError("a training_step that takes dataloader_iter cannot be protected: let it take batches")
-    [loader] = loaders
-    require_repeatable(loader)
-    if loader.persistent_workers:
-        raise ConfigError("persistent_workers of the training loader cannot be protected: leave it out")
-    batches = loader.batch_sampler
-    sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
-    # Lightning wraps samplers of other kinds in a subclass of DistributedSampler.
-    if type(batches) not in (BatchSampler, type(None)) or type(sampler) not in (DistributedSampler, SequentialSampler):
-        found = type(batches if type(batches) is not BatchSampler and batches is not None else sampler).__name__
+
+
+def require_supported_validation(val_loop: Any) -> None:
+    """Refuses loaders of a validation, which are known once it has run."""
+    combined = val_loop._combined_loader
+    if any(getattr(each, "persistent_workers", False) for each in (combined.flattened if combined is not None else ())):
         raise ConfigError(
-            f"the order of the training data ({found}) cannot be drawn again after a fault: use Lightning's own "
-            "shuffling, a DistributedSampler or a SequentialSampler, without a batch sampler of your own"
+            "persistent_workers of a validation loader cannot be protected: a seed is drawn in the first validation "
+            "only, and a process that takes part later would draw one; leave it out there"
         )
 
 
@@ -140,6 +130,8 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     assert current.default_group is not None
     job = LibraryJob(_LOOP)
     training = Training(trainer, objects, None if current.default_group.is_live() else Quiet(trainer), job)
+    if not current.default_group.is_live():
+        training.ignore_checkpoint()
     for loop, mixin in ((trainer.fit_loop, ProtectedFitLoop), (trainer.fit_loop.epoch_loop, ProtectedEpochLoop)):
         kind = type(loop)
         loop.__class__ = type(f"Protected{kind.__name__}", (mixin, kind), {})
@@ -152,9 +144,11 @@ class ProtectedFitLoop(_FitLoop):  # type: ignore[misc]
     epoch_loop: ProtectedEpochLoop
 
     def run(self) -> None:
-        self.setup_data()
+        with self._deadpool.data.attached(self):
+            self.setup_data()
         if self.skip:
             return
+        self._deadpool.data.require_supported()
         require_supported_fit(self.trainer, self._deadpool.objects)
         require_supported_data(self)
         self.reset()
@@ -221,5 +215,8 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
     def on_advance_end(self, data_fetcher: Any) -> None:
         """A rehearsal neither validates nor saves: it only tries out a step."""
         if not self._deadpool.is_dry:
-            with self._deadpool.pause_if(self._should_check_val_fx(data_fetcher), "validation"):
+            validates = self._should_check_val_fx(data_fetcher)
+            with self._deadpool.pause_if(validates, "validation"):
                 super().on_advance_end(data_fetcher)
+            if validates:
+                require_supported_validation(self.val_loop)

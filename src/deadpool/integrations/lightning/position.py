@@ -209,12 +209,14 @@ class Position:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self.files = trainer, CheckpointFiles(trainer)
+        self.first = trainer.global_step  # optimizer steps that were done before the job began
         self.was_loaded = False  # since the loops were entered
         self.loaded: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer
         return {
+            "first": self.first,
             "progress": {name: each.state_dict() for name, each in _progress("fit", trainer.fit_loop)},
             "stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "stop": trainer.should_stop,
@@ -225,7 +227,7 @@ class Position:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.was_loaded, self.loaded = True, state
+        self.was_loaded, self.loaded, self.first = True, state, state["first"]
         trainer = self._trainer
         for name, each in _progress("fit", trainer.fit_loop):
             _load_progress(each, state["progress"][name])

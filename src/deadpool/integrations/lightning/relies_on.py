@@ -14,7 +14,7 @@ _HOW = "fx, name, prog_bar, logger, on_step, on_epoch, enable_graph, add_dataloa
 _TRAINER = Uses(
     "lightning.pytorch:Trainer",
     has=(
-        *("_logger_connector", "accumulate_grad_batches", "ckpt_path", "fit_loop"),
+        *("_checkpoint_connector", "_logger_connector", "accumulate_grad_batches", "fit_loop"),
         *("global_step", "lightning_module", "loggers", "lr_scheduler_configs", "max_epochs", "max_steps"),
         *("num_training_batches", "optimizers", "precision_plugin", "should_stop", "strategy", "training"),
         "world_size",
@@ -22,6 +22,10 @@ _TRAINER = Uses(
 )
 _SET_ON_TRAINER = (
     Uses("lightning.pytorch.trainer.connectors.callback_connector", has=("callbacks",)),
+    Uses(
+        "lightning.pytorch.trainer.connectors.checkpoint_connector:_CheckpointConnector",
+        calls={"_select_ckpt_path": "..."},
+    ),
     Uses(
         "lightning.pytorch.trainer.connectors.data_connector",
         has=("datamodule", "reload_dataloaders_every_n_epochs"),
@@ -54,7 +58,10 @@ _LOOPS = (
     Uses("lightning.pytorch.loops.progress:_BaseProgress", calls={"state_dict": ""}),
     Uses("lightning.pytorch.loops.progress:_Progress", has=("current", "total")),
     Uses("lightning.pytorch.loops.progress:_ProcessedTracker", has=("ready", "processed")),
-    Uses("lightning.pytorch.loops.fetchers:_DataFetcher", has=("__iter__", "fetched")),
+    Uses("lightning.pytorch.loops.fit_loop", calls={"_select_data_fetcher": "trainer, stage"}),
+    Uses("lightning.pytorch.loops.fetchers:_DataFetcher", has=("__iter__", "fetched", "length")),
+    Uses("lightning.pytorch.loops.fetchers:_PrefetchDataFetcher", has=("batches",)),
+    Uses("lightning.pytorch.utilities.combined_loader:_ModeIterator", has=("_idx",)),
     Uses("lightning.pytorch.loops.fetchers:_DataLoaderIterDataFetcher"),
     Uses("lightning.pytorch.utilities.combined_loader:CombinedLoader", has=("flattened",)),
     Uses("lightning.fabric.utilities.data", calls={"_set_sampler_epoch": "dataloader, epoch"}),

@@ -3,8 +3,6 @@
 `Training`: one call of `fit`, protected: where its steps begin, and where Lightning's loops are entered again after
 a fault.
 
-`begin_at` begins an epoch's batches at any of them. Those before it are not loaded.
-
 `Quiet`: the callbacks and loggers of a spare that rehearses: nothing is drawn, written or sent. What began meanwhile
 begins when it takes a rank.
 """
@@ -12,10 +10,8 @@ begins when it takes a rank.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,41 +22,13 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.trainer import call
 
 from deadpool.errors import ConfigError
+from deadpool.integrations.lightning.data import LightningData
 from deadpool.integrations.lightning.position import Position
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
 from deadpool.trainer.pool import Pool, join
-
-
-def begin_at(fit_loop: Any, batch: int) -> None:
-    fetcher = fit_loop._data_fetcher
-    [loader] = fit_loop._combined_loader.flattened
-    _set_sampler_epoch(loader, fit_loop.epoch_progress.current.processed)
-    name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
-    order = getattr(loader, name)
-    vars(loader)[name] = _Later(order, batch)  # a loader refuses that one sets it
-    try:
-        iter(fetcher)
-    finally:
-        vars(loader)[name] = order
-    fetcher.fetched = batch
-
-
-class _Later:
-    def __init__(self, order: Any, first: int) -> None:
-        self._order, self._first = order, first
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(iter(self._order), self._first, None)
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._order, name)
-
 
 _BEGINNINGS = ("on_fit_start", "on_train_start", "on_train_epoch_start")
 
@@ -137,6 +105,12 @@ class Training:
         self.job: Job | None = None
         self._loop: StepLoop
         self._position: Position
+        self.data = LightningData()
+
+    def ignore_checkpoint(self) -> None:
+        """A process that takes part later gets its state from the others. A checkpoint that it finds may be newer than
+        the one that the job began with, or half written."""
+        self._trainer._checkpoint_connector._select_ckpt_path = lambda *_, **__: None
 
     @property
     def is_dry(self) -> bool:
@@ -161,15 +135,15 @@ class Training:
         self._position = Position(trainer)
         if self._quiet is None:
             self._position.files.begin()
-        objects: dict[str, Any] = {"model": trainer.strategy.model, "position": self._position}
+        objects: dict[str, Any] = {"model": trainer.strategy.model, "position": self._position, "data": self.data}
         objects |= {f"optimizer{index}": each for index, each in enumerate(trainer.optimizers)}
         objects |= {f"scheduler{index}": each.scheduler for index, each in enumerate(trainer.lr_scheduler_configs)}
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
             objects["scaler"] = scaler
         self.job = pool.protect(**objects, **self.objects)
         self._returned.begin(self.job)
-        first = trainer.global_step
-        self._loop = self.job.loop(lambda: _count_steps(trainer, first))
+        position = self._position
+        self._loop = self.job.loop(lambda: _count_steps(trainer, position.first))
 
     def run(self, fit_loop: Any) -> None:
         if self.job is not None:
@@ -206,7 +180,11 @@ class Training:
         torch.set_grad_enabled(True)
         fit_loop.epoch_loop.val_loop._results.reset()  # a validation that the fault has cut off begins anew
         rng = capture_rng()
-        begin_at(fit_loop, fit_loop.epoch_loop.batch_progress.current.ready)
+        for loader in fit_loop._combined_loader.flattened:
+            _set_sampler_epoch(loader, fit_loop.epoch_progress.current.processed)
+        self.data.enter_again()
+        fetcher = fit_loop._data_fetcher
+        fetcher.fetched += fit_loop.epoch_loop.batch_progress.current.ready
         self._go_live()
         restore_rng(rng)
         self._position.was_loaded = False

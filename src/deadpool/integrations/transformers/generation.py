@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from transformers.trainer_callback import DefaultFlowCallback, TrainerCallback
 
 from deadpool.errors import ConfigError
@@ -74,22 +73,6 @@ def end_cut_off_generation(trainer: Any) -> None:
     args, model = trainer.args, trainer.model
     if generates(trainer) and args.gradient_checkpointing and not model.is_gradient_checkpointing:
         model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
-
-
-def is_repeat_sampler(sampler: Any) -> bool:
-    kind = type(sampler)
-    return (kind.__module__, kind.__name__) == ("trl.trainer.utils", "RepeatSampler") and sampler.seed is not None
-
-
-def rewind_repeat_sampler(sampler: Any, orders: int) -> None:
-    """Rewinds the sampler to where this many orders had been drawn. It draws one order after another from a generator
-    that is seeded once.
-    """
-    if not is_repeat_sampler(sampler) or not sampler.shuffle:
-        return
-    sampler.generator.manual_seed(sampler.seed)
-    for _ in range(orders):
-        torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
 class QuietCallbacks:

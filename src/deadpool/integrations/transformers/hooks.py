@@ -11,10 +11,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.library_check import is_protected_job
-from deadpool.integrations.random_data import require_repeatable
+from deadpool.integrations.transformers.data import require_supported_loader
 from deadpool.integrations.transformers.generation import QuietCallbacks
 from deadpool.integrations.transformers.relies_on import LIBRARIES
-from deadpool.integrations.transformers.training import RESUMED, Training, require_known_order, require_supported
+from deadpool.integrations.transformers.training import RESUMED, Training, require_supported
 from deadpool.trainer import current
 from deadpool.trainer.interface import Job
 from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
@@ -55,22 +55,21 @@ class ProtectedTrainer(Trainer):  # type: ignore[misc]
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        require_known_order(train_dataloader)
-        require_repeatable(train_dataloader)
-        self._deadpool.begin(self, prepared[0], max_steps, resume_from_checkpoint)
+        require_supported_loader(train_dataloader)
+        self._deadpool.begin(self, prepared, max_steps, resume_from_checkpoint)
         return prepared
 
     def _run_epoch(self, **frame: Any) -> None:  # type: ignore[override]
         self._deadpool.run(self, super()._run_epoch, frame)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        self._deadpool.next_step()
-        return super().get_batch_samples(*args, **kwargs)
+        self._deadpool.next_step(self)
+        found = super().get_batch_samples(*args, **kwargs)
+        self._deadpool.used(len(found[0]))
+        return found
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint == RESUMED:
-            self._deadpool.load_rng()
-        else:
+        if checkpoint != RESUMED:
             super()._load_rng_state(checkpoint)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:

@@ -34,7 +34,8 @@ TRANSFORMERS = Library(
         Uses(
             "transformers:TrainingArguments",
             has=(
-                *("auto_find_batch_size", "device", "gradient_accumulation_steps", "ignore_data_skip", "should_save"),
+                *("auto_find_batch_size", "dataloader_persistent_workers", "device", "eval_strategy"),
+                *("gradient_accumulation_steps", "ignore_data_skip", "should_save"),
                 "world_size",
             ),
         ),
@@ -49,6 +50,7 @@ TRANSFORMERS = Library(
         Uses("transformers.trainer_callback:TrainerState", has=("global_step", "log_history")),
         Uses("transformers.trainer_callback:TrainerControl", has=("should_epoch_stop", "should_training_stop")),
         Uses("transformers.trainer_utils", has=("PREFIX_CHECKPOINT_DIR",)),
+        Uses("transformers.trainer", calls={"skip_first_batches": "dataloader, num_batches"}),
     ),
 )
 
@@ -59,8 +61,8 @@ ACCELERATE = Library(
         Uses("accelerate:Accelerator", has=("gradient_state", "scaler", "step")),
         Uses("accelerate.state:GradientState", has=("dataloader_references",)),
         Uses("accelerate.data_loader:DataLoaderShard"),
-        Uses("accelerate.data_loader:BatchSamplerShard", has=("batch_sampler",)),
-        Uses("accelerate.data_loader:SeedableRandomSampler"),
+        Uses("accelerate.data_loader:DataLoaderDispatcher"),
+        Uses("accelerate.data_loader", calls={"skip_first_batches": "dataloader, num_batches"}),
     ),
 )
 
@@ -76,7 +78,6 @@ TRL = Library(
         Uses("trl:RLOOTrainer", has=("_buffered_inputs",)),
         Uses("trl:GRPOConfig", has=("use_vllm", "use_transformers_continuous_batching")),
         Uses("trl:RLOOConfig", has=("use_vllm", "use_transformers_continuous_batching")),
-        Uses("trl.trainer.utils:RepeatSampler", has=("generator", "num_samples", "seed", "shuffle")),
         # TRL uses the same names of transformers, where they are the older of two.
         Uses("transformers:TrainingArguments", has=("gradient_checkpointing", "gradient_checkpointing_kwargs")),
         Uses(

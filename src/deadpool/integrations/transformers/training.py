@@ -16,21 +16,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from accelerate.data_loader import DataLoaderShard, SeedableRandomSampler
+import transformers.trainer
+from accelerate.data_loader import skip_first_batches
 from torch import Tensor, nn
-from torch.utils.data import SequentialSampler
 from transformers.trainer_callback import TrainerCallback
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
+from deadpool.integrations.transformers.data import TrainerData
 from deadpool.integrations.transformers.generation import (
     GeneratedBatches,
     QuietCallbacks,
     end_cut_off_generation,
     generates,
-    is_repeat_sampler,
     require_supported_generation,
-    rewind_repeat_sampler,
 )
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
@@ -61,6 +60,7 @@ class Position:
     def __init__(self, trainer: Any, resumed_from: str | None) -> None:
         self._trainer = trainer
         self.first, self.resumed_from = trainer.state.global_step, resumed_from
+        self.epoch = self.consumed = 0  # the epoch, and how many of its batches the updates have used
         self._logs: list[str] = []  # the history as text: it only grows, and is part of every version
 
     def state_dict(self) -> dict[str, Any]:
@@ -68,6 +68,7 @@ class Position:
         del self._logs[len(history) :]
         self._logs += [json.dumps(each, default=float) for each in history[len(self._logs) :]]
         own = {"first": self.first, "resumed_from": self.resumed_from, "step": self._trainer.accelerator.step}
+        own |= {"epoch": self.epoch, "consumed": self.consumed}
         parts = {name: plain_attributes(part, but=_NOT_STATE) for name, part in self._parts().items()}
         return {"own": own, "logs": list(self._logs), "parts": parts}
 
@@ -75,6 +76,7 @@ class Position:
         """With `keep_built`, what is no plain data now stays: callbacks have built it since, such as a progress bar."""
         accelerator, own, self._logs = self._trainer.accelerator, state["own"], list(state["logs"])
         self.first, self.resumed_from, accelerator.step = own["first"], own["resumed_from"], own["step"]
+        self.epoch, self.consumed = own["epoch"], own["consumed"]
         self._trainer.state.log_history[:] = [json.loads(each) for each in self._logs]
         for name, part in self._parts().items():
             if name in state["parts"]:
@@ -106,7 +108,11 @@ def require_supported(trainer: Any, objects: dict[str, object], *, force: bool) 
         (args.auto_find_batch_size, "auto_find_batch_size", "give per_device_train_batch_size"),
         (args.ignore_data_skip, "ignore_data_skip", "leave it out: a step can be redone only with its own batches"),
         (trainer.is_deepspeed_enabled, "DeepSpeed", "use DDP"),
-        (not hasattr(trainer.train_dataset, "__len__"), "a training set without a length", "give it __len__"),
+        (
+            args.dataloader_persistent_workers and args.eval_strategy != "no",
+            "dataloader_persistent_workers with evaluations",
+            "leave it out: the loader of an evaluation keeps its workers too, and draws a seed in the first one only",
+        ),
         (args.world_size == 1, "a job of one rank", "start it with `deadpool run --nodes 2`"),
     ):
         if is_used:
@@ -128,35 +134,6 @@ def _require_models_of_callbacks(trainer: Any, objects: dict[str, object]) -> No
                 )
 
 
-def require_known_order(loader: Any) -> None:
-    """The order of an epoch has to follow from its number alone: after a fault it is drawn again."""
-    innermost = sampler_of(loader)
-    is_known = isinstance(innermost, SeedableRandomSampler | SequentialSampler) or is_repeat_sampler(innermost)
-    if type(loader) is not DataLoaderShard or not is_known:
-        found = type(innermost if innermost is not None else loader).__name__
-        raise ConfigError(
-            f"the order of the training data ({found}) cannot be drawn again after a fault: use Trainer's own "
-            "shuffling or a SequentialSampler, without train_sampling_strategy, dispatch_batches and "
-            "use_seedable_sampler=False"
-        )
-
-
-def sampler_of(loader: Any) -> Any:
-    """The innermost one, which knows the samples."""
-    sampler: Any = getattr(loader, "batch_sampler", None)
-    while hasattr(sampler, "batch_sampler"):
-        sampler = sampler.batch_sampler
-    return getattr(sampler, "sampler", None)
-
-
-def refuse_epoch_stop(control: Any) -> None:
-    if control.should_epoch_stop:
-        raise ConfigError(
-            "a callback has set control.should_epoch_stop: epochs that end early cannot be protected, because it "
-            "could not be told any more which batch belongs to an update; use should_training_stop, or shorter epochs"
-        )
-
-
 RESUMED = "deadpool"
 """Stands where Trainer expects the path of a checkpoint."""
 
@@ -170,22 +147,28 @@ class Training:
         self.loss: SummedLoss | None = None
         self._loop: StepLoop
         self._position: Position
+        self._data: TrainerData
         self._max_steps = 0
-        self._rng: Any = None
+        self._rng: Any = None  # where the numbers of the step begin that is entered again
+        self._begun_at: int | None = None  # how many updates there were when the open step began
+        self._is_again = False  # Trainer's loop is not entered where the job began
 
-    def begin(self, trainer: Any, model: nn.Module, max_steps: int, resumed_from: str | None) -> None:
+    def begin(self, trainer: Any, prepared: tuple[nn.Module, Any], max_steps: int, resumed_from: str | None) -> None:
         if self.job is not None:
             raise ConfigError("train() was called a second time: a job has one loop")
         pool = join()
         assert isinstance(pool, Pool)
         self._max_steps, self.loss = max_steps, SummedLoss(trainer.args.device)
-        self._position = Position(trainer, resumed_from)
+        model, loader = prepared
+        self._position = position = Position(trainer, resumed_from)
+        self._data = TrainerData(loader, lambda: position.consumed)
         objects: dict[str, Any] = {
             "model": model,
             "optimizer": trainer.optimizer,
             "scheduler": trainer.lr_scheduler,
             "loss": self.loss,
             "position": self._position,
+            "data": self._data,
         }
         if trainer.accelerator.scaler is not None:
             objects["scaler"] = trainer.accelerator.scaler
@@ -202,45 +185,80 @@ class Training:
     def pause(self, reason: str) -> contextlib.AbstractContextManager[None]:
         return self.job.pause(reason) if self.job is not None else contextlib.nullcontext()
 
-    def next_step(self) -> None:
-        self._loop.next_step()
+    def next_step(self, trainer: Any) -> None:
+        """Called before Trainer asks for the batches of an update. Where a stream has ended before it had enough of
+        them, the step goes on in the next epoch."""
+        if self._begun_at is None or trainer.state.global_step != self._begun_at:
+            self._loop.next_step()
+            self._begun_at = trainer.state.global_step
+        if self._rng is not None:
+            restore_rng(self._rng)
+            self._rng = None
 
-    def load_rng(self) -> None:
-        restore_rng(self._rng)
+    def used(self, batches: int) -> None:
+        self._position.consumed += batches
 
     def run(self, trainer: Any, run_epoch: Callable[..., None], frame: dict[str, Any]) -> None:
         """All epochs that are left, in the frame of the first one: a newcomer's frame is that of another epoch."""
-        is_new = True
+        original = transformers.trainer.skip_first_batches
+        transformers.trainer.skip_first_batches = self._skip_first_batches
+        try:
+            self._run(trainer, run_epoch, frame)
+        finally:
+            transformers.trainer.skip_first_batches = original
+
+    def _skip_first_batches(self, loader: Any, num_batches: int = 0) -> Any:
+        return self._data.skip(skip_first_batches, loader, num_batches, is_again=self._is_again)
+
+    def _run(self, trainer: Any, run_epoch: Callable[..., None], frame: dict[str, Any]) -> None:
+        is_new, position = True, self._position
+        position.epoch, position.consumed = frame["epoch"], frame["steps_trained_in_current_epoch"]
         while (number := self._loop.enter()) is not None:
-            per_epoch = frame["num_update_steps_per_epoch"]
-            epoch, update = divmod(self._position.first + number, per_epoch)
+            assert self.job is not None
+            if self.job.rehearses:
+                position.epoch, position.consumed = frame["epoch"], frame["steps_trained_in_current_epoch"]
             # The first epoch of the job had begun before its first boundary, all others begin after one.
-            begins_epoch = update == 0 and number > 0
+            begins_epoch = position.consumed == 0 and number > 0
             self._go_live(trainer, in_epoch=not begins_epoch)
             if not is_new or number > 0:
                 self._prepare_again(trainer, begins_epoch=begins_epoch)
-            is_new = False
-            rewind_repeat_sampler(sampler_of(frame["train_dataloader"]), epoch - self._position.first // per_epoch)
-            again = {
-                "epoch": epoch,
-                # A checkpoint that the job began with has random numbers for its first step.
-                "resume_from_checkpoint": RESUMED if number > 0 else self._position.resumed_from,
-                "epochs_trained": epoch,
-                "steps_trained_in_current_epoch": update * trainer.args.gradient_accumulation_steps,
-            }
+                self._rng = capture_rng() if number > 0 else None
+            self._is_again = number > 0
+            is_new, self._begun_at = False, None
             try:
-                run_epoch(**{**frame, **again})
+                self._run_epochs(trainer, run_epoch, frame, number)
             except BaseException as error:
                 if not self._loop.came_back(error):
                     raise
                 continue
             if self.is_dry:
                 continue
-            refuse_epoch_stop(trainer.control)
             if trainer.control.should_training_stop and trainer.state.global_step < self._max_steps:
                 self._loop.leave()
                 return
         trainer.control.should_training_stop = True  # Trainer's own loop over epochs has nothing left to do
+
+    def _run_epochs(self, trainer: Any, run_epoch: Callable[..., None], frame: dict[str, Any], number: int) -> None:
+        """Runs the epoch that is due, and those after it in which the step that it has left open goes on."""
+        position = self._position
+        while True:
+            again = {
+                "epoch": position.epoch,
+                # A checkpoint that the job began with has random numbers for its first step.
+                "resume_from_checkpoint": RESUMED if number > 0 else position.resumed_from,
+                "epochs_trained": position.epoch,
+                "steps_trained_in_current_epoch": position.consumed,
+            }
+            run_epoch(**{**frame, **again})
+            if self.is_dry:
+                return
+            self._data.leave_epoch()
+            position.epoch, position.consumed = position.epoch + 1, 0
+            is_open = self._begun_at is not None and trainer.state.global_step == self._begun_at
+            if not is_open or trainer.control.should_training_stop:
+                return
+            number, self._is_again = number + 1, True
+            trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
 
     def _prepare_again(self, trainer: Any, *, begins_epoch: bool) -> None:
         trainer.accelerator.gradient_state.dataloader_references = [None]  # of loaders that the fault has cut off
@@ -248,7 +266,6 @@ class Training:
         end_cut_off_generation(trainer)
         if begins_epoch:
             trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
-        self._rng = capture_rng()
 
     def _go_live(self, trainer: Any, *, in_epoch: bool) -> None:
         """What callbacks do when training begins, they do now. It changes no random numbers, nor what was loaded."""

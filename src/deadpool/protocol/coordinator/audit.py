@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from deadpool.protocol.causes import EndCause
+from deadpool.protocol.coordinator.audit_verdict import Told, judge
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
-from deadpool.protocol.messages import Audit, AuditOver, Digested, Part
-from deadpool.protocol.messages.rehearsals import PartKind
+from deadpool.protocol.messages import Audit, AuditOver, Digested
 from deadpool.protocol.seal import Extent, Seal
 
 FIRST_STEPS = 2
@@ -41,45 +41,6 @@ _WAIT_S = 300.0
 """For a spare that has rehearsed the rank, or for a version: some rehearsals never succeed."""
 
 _ADVICE = "the script is not exact, see docs/exactness.md; --on-inexact warn goes on all the same"
-
-_RULES: dict[PartKind, str] = {
-    "position": "batch_before_step",
-    "object": "state_in_variables",
-    "modes": "state_in_variables",
-    "floats": "state_in_variables",
-    "random": "state_in_variables",
-    "buffer": "state_in_variables",
-    "logged": "state_in_variables",
-    "gradient": "state_in_variables",
-    "parameter": "state_in_variables",
-    "optimizer": "state_in_variables",
-}
-"""What a difference points to where steps were computed again: if only results differ, a step has read something that
-was not protected."""
-
-_NOT_PUT_BACK = "unexplained"
-"""Nothing was computed again, so whatever differs was not put back as it had been."""
-
-_SEEN_BY_GUARDS = (
-    "unprotected_loader",
-    "batch_before_step",
-    "kept_gradients",
-    "state_in_variables",
-    "replaced_objects",
-    "uncounted_writes",
-)
-"""Rules by which state differs, the most certain ones first. A guard that has seen a script break one of them knows
-better than the kind of what differs."""
-
-_NOTHING_COMPARED = (
-    "nothing that is protected changed in the steps that were computed again, so whether the script is exact is not "
-    "known"
-)
-
-Parts = tuple[Part, ...]
-KINDS = get_args(PartKind)
-_MOST_UNDECIDED = 4
-"""Parts that are named to people, although they decide nothing."""
 
 
 class _Place(NamedTuple):
@@ -94,10 +55,7 @@ class _Drill:
     place: _Place
     order: Audit
     ended: bool = False
-    first: dict[int, Parts] = field(default_factory=dict)
-    again: dict[int, Parts] = field(default_factory=dict)
-    unmoved: set[int] = field(default_factory=set)  # ranks of which nothing changed in the steps that they redid
-    named: set[str] = field(default_factory=set)  # rules that guards of ranks have named
+    told: Told = field(default_factory=Told)
 
 
 class RecoveryAudit:
@@ -229,7 +187,7 @@ class RecoveryAudit:
         """Ends the audited rank once every rank has told: the fence that follows ends the generation in which they can.
         Inside of a step it waits until the version is committed: else all would go back to one before it."""
         job, committed = self._job, self._job.commits.permit.watermark
-        if len(drill.first) < job.layout.world_size:
+        if len(drill.told.first) < job.layout.world_size:
             return
         if drill.order.inside and (committed is None or committed.number < drill.order.number):
             return
@@ -256,19 +214,19 @@ class RecoveryAudit:
         drill = self._drill
         if drill is None or digested.number != drill.order.number:
             return
-        drill.named.update(digested.named)
+        drill.told.named.update(digested.named)
         if digested.generation != drill.order.generation:
             if not drill.ended:
                 return  # a fault came first, and puts the audit off
-            drill.unmoved.update([] if digested.moved else [digested.rank])
-            drill.again[digested.rank] = digested.parts
-            if len(drill.again) == self._job.layout.world_size:
+            drill.told.unmoved.update([] if digested.moved else [digested.rank])
+            drill.told.again[digested.rank] = digested.parts
+            if len(drill.told.again) == self._job.layout.world_size:
                 self._conclude(drill)
         elif digested.irreplaceable and not drill.ended:
             self._give_up(f"rank {digested.rank} has objects that no other process can have (event inexact_script)")
             self._finish()
         elif digested.parts:
-            drill.first[digested.rank] = digested.parts
+            drill.told.first[digested.rank] = digested.parts
             self._end_rank_if_due(drill)
         elif not drill.ended:
             self._try_again()
@@ -289,79 +247,15 @@ class RecoveryAudit:
         self._finish()
 
     def _conclude(self, drill: _Drill) -> None:
-        job, compared = self._job, sorted(drill.first.keys() & drill.again.keys())
-        found = {rank: _differences(drill.first[rank], drill.again[rank]) for rank in compared}
+        job = self._job
         self._places, self._margin = [place for place in self._places if place != drill.place], _MARGIN
         self._release(drill.place.position)
         self._finish()
-        if any(part.decides for parts in found.values() for part in parts):
-            self._say_what_differs(drill, found)
-        elif len(compared) < job.layout.world_size:
-            reason = f"after the recovery only {len(compared)} of {job.layout.world_size} ranks could be compared"
-            job.out.emit("audit_given_up", reason=reason)
-        elif len(drill.unmoved) == job.layout.world_size:
-            self._say_nothing_compared(drill, found)
-        else:
-            self._say_passed(drill, found)
-
-    def _say_passed(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
-        undecided = [f"{_describe(part)} of rank {rank}" for rank, parts in found.items() for part in parts]
-        facts = self._facts(drill, found)
-        self.verdicts.append(facts | {"undecided": undecided[:_MOST_UNDECIDED], "unmoved": sorted(drill.unmoved)})
-        self._job.out.emit(
-            "audit_passed",
-            rank=drill.order.rank,
-            step=drill.order.number,
-            ranks=len(found),
-            inside=drill.place.inside,
-            found="the same state again" + _except_for(undecided) + _but_unmoved(drill.unmoved),
-        )
-
-    def _say_nothing_compared(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
-        """Everything is equal, because nothing has changed since the version that ranks went back to: what steps change
-        is then in what protect() does not know, or they only draw batches, as in a phase that trains nothing."""
-        self.verdicts.append(self._facts(drill, found) | {"exact": None, "reason": _NOTHING_COMPARED})
-        self._job.out.emit(
-            "audit_not_judged",
-            rank=drill.order.rank,
-            step=drill.order.number,
-            ranks=len(found),
-            reason=_NOTHING_COMPARED,
-        )
-
-    def _say_what_differs(self, drill: _Drill, found: dict[int, list[Part]]) -> None:
-        job = self._job
-        differ = {rank: part for rank, parts in found.items() for part in parts[::-1] if part.decides}
-        rank, part = next(iter(differ.items()))
-        what, rule = _describe(part), self._rule(drill, part)
-        self.verdicts.append(self._facts(drill, found) | {"exact": False, "rank": rank, "part": what, "rule": rule})
-        job.out.emit(
-            "audit_differs",
-            rank=rank,
-            step=drill.order.number,
-            part=what,
-            rule=rule,
-            ranks=list(differ),
-            replaced=drill.order.rank,
-            inside=drill.place.inside,
-        )
-        if job.settings.on_inexact == "stop":
-            reason = f"in a recovery that was played, {what} of rank {rank} differs: {_ADVICE}"
+        verdict = judge(drill.order, drill.told, job.layout.world_size, job.out)
+        self.verdicts += [verdict.facts] if verdict.facts else []
+        if verdict.differs and job.settings.on_inexact == "stop":
+            reason = f"in a recovery that was played, {verdict.differs} differs: {_ADVICE}"
             self._ending.end(EndCause.INEXACT, reason, failed=True)
-
-    def _rule(self, drill: _Drill, part: Part) -> str:
-        seen = [rule for rule in _SEEN_BY_GUARDS if rule in drill.named]
-        return _NOT_PUT_BACK if drill.place.inside else [*seen, _RULES[part.kind]][0]
-
-    def _facts(self, drill: _Drill, found: dict[int, list[Part]]) -> dict[str, Any]:
-        order, ranks = drill.order, len(found)
-        return {
-            "replaced": order.rank,
-            "step": order.number,
-            "inside": drill.place.inside,
-            "exact": True,
-            "ranks": ranks,
-        }
 
     def _finish(self) -> None:
         self._drill = None
@@ -370,31 +264,3 @@ class RecoveryAudit:
 
 def _size(extent: Extent) -> tuple[int, int]:
     return extent.unique_bytes, extent.replica_bytes
-
-
-def _differences(first: Parts, again: Parts) -> list[Part]:
-    """The parts that differ, or that one of the two lacks, causes before their effects."""
-    before, now = {(p.kind, p.name): p for p in first}, {(p.kind, p.name): p for p in again}
-    differ = [part for key, part in (now | before).items() if not _is_equal(before.get(key), now.get(key))]
-    return sorted(differ, key=lambda part: KINDS.index(part.kind))
-
-
-def _is_equal(first: Part | None, again: Part | None) -> bool:
-    return first is not None and again is not None and first.digest == again.digest
-
-
-def _describe(part: Part) -> str:
-    return f"{part.kind} {part.name}".rstrip()
-
-
-def _but_unmoved(ranks: set[int]) -> str:
-    names = ", ".join(map(str, sorted(ranks)))
-    return f"; nothing protected of ranks {names} changed in these steps, so of these nothing is known" if ranks else ""
-
-
-def _except_for(undecided: list[str]) -> str:
-    if not undecided:
-        return ""
-    more = len(undecided) - _MOST_UNDECIDED
-    named = ", ".join(undecided[:_MOST_UNDECIDED]) + (f" and {more} more" if more > 0 else "")
-    return f", except for {named}, which alone decide nothing"

@@ -28,12 +28,12 @@ features are called, `seams.py` lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.coordinator.audit import RecoveryAudit
-from deadpool.protocol.coordinator.commits.interval_needs import Need
+from deadpool.protocol.coordinator.commits.interval_needs import Need, SlotRoom
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.leadership.takeover import RecoveredView, Takeover
 from deadpool.protocol.coordinator.leaving.drain import Drains
@@ -88,6 +88,7 @@ from deadpool.protocol.messages import (
     Report,
     Salvaged,
     Sealed,
+    SlotReport,
     Standing,
     Stored,
     TakeoverReport,
@@ -431,6 +432,15 @@ class Coordinator:
     def overhead(self) -> Overhead | None:
         """What protection costs, measured; None: not known yet."""
         return self._monitor.interval_chooser.overhead
+
+    @property
+    def slots(self) -> Mapping[str, SlotReport]:
+        """By node, how many slots its ranks have and could have. Empty where a user has said how many."""
+        return self._monitor.interval_chooser.slots
+
+    @property
+    def slot_room(self) -> SlotRoom:
+        return self._monitor.interval_chooser.slot_room
 
     @property
     def interval_widened(self) -> Need | None:

@@ -15,7 +15,7 @@ libraries do, are drawn again with the generators of that time.
 from __future__ import annotations
 
 import secrets
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +43,7 @@ class DataPosition:
         _require_order(name, loader)
         self._name, self._loader = name, loader
         self._consumed, self._enters_again = consumed, enters_again
+        self.ahead: Callable[[], int] | None = None  # instead: how many of the batches no step has used
         self._here = secrets.token_hex(8)
         self._is_stream = isinstance(loader.dataset, IterableDataset)
         self._order_held = HeldValues(
@@ -53,6 +54,10 @@ class DataPosition:
         self._count = 0
         self._current: Iteration | None = None
         self._is_unclaimed = False  # the next iter() gives the current iteration
+        self.keeps_first = 0  # how many batches of an epoch's beginning its end is made with
+        self._first: list[Any] = []
+        self._given_again: deque[Any] = deque()
+        self._is_left = False  # a library is through with the current iteration, and will begin another one
         self._left_at: dict[int, tuple[int, bool]] = {}  # of an iteration, when the next one began
         self._drew: dict[int, Generators | None] = {}  # after iter(); None: they were the same at the first batch
         self._starts: dict[int, Start] = {}
@@ -79,7 +84,10 @@ class DataPosition:
         if current is not None and current.has_begun and current.target is None and current.start is not None:
             self._before_current = self._describe(current, current.drawn), current.draws
         self._count += 1
+        self._is_left, self._first = False, []
         before = iteration.start
+        if before is not None and iteration.inner is not None and not iteration.ended:
+            self._require_order_of_workers(iteration)
         iteration.begin_as(self._count)
         self._current = iteration
         self._order_held.look()
@@ -106,7 +114,13 @@ class DataPosition:
         else:  # they are gone: others are made, as those were
             self._make_as_it_was(iteration, start)
 
+    def give_first_again(self) -> None:
+        """The batches of the epoch's beginning come first, before the one that is due."""
+        self._given_again = deque(self._first)
+
     def draw(self, iteration: Iteration) -> Any:
+        if self._given_again:
+            return self._given_again.popleft()
         if not iteration.has_begun:
             self.begin(iteration)
         if iteration.target is not None:
@@ -144,6 +158,8 @@ class DataPosition:
             if data.state is not None:
                 iteration.workers = {**workers, data.worker: data.state}
             data = data.batch
+        if iteration.drawn < self.keeps_first:
+            self._first.append(dict(data) if isinstance(data, UserDict) else data)
         iteration.note(
             Draw(
                 index=iteration.drawn,
@@ -154,7 +170,7 @@ class DataPosition:
                 held=held,
                 source=source,
             ),
-            needed=0 if self._consumed is None else iteration.drawn + 1 - self._used(iteration),
+            needed=0 if self._consumed is None and self.ahead is None else iteration.drawn + 2 - self._used(iteration),
         )
         return data
 
@@ -281,6 +297,13 @@ class DataPosition:
     def is_at_end(self) -> bool:
         return self._place()[1]
 
+    def leave(self) -> None:
+        """A library is through with the epoch, though it may not have read it to its end."""
+        iteration = self._current
+        if iteration is not None and not iteration.has_ended and self._loader.persistent_workers:
+            self._require_order_of_workers(iteration)
+        self._is_left = iteration is not None and iteration.has_begun
+
     def owns(self, iterator: object) -> bool:
         return self._current is not None and self._current.inner is iterator
 
@@ -288,16 +311,20 @@ class DataPosition:
         iteration = self._current
         if iteration is None or not iteration.has_begun:
             return NOT_BEGUN, False
+        if self._is_left:
+            return iteration.drawn, True
         used = self._used(iteration)
-        return used, iteration.has_ended and used == iteration.drawn
+        return used, iteration.has_ended and used == iteration.drawn and not self._enters_again
 
     def _used(self, iteration: Iteration) -> int:
+        if self.ahead is not None:
+            return iteration.drawn - self.ahead()
         return iteration.drawn if self._consumed is None else min(self._consumed(), iteration.drawn)
 
     def state_dict(self) -> dict[str, Any]:
         iteration = self._current
         used, ended = self._place()
-        state: dict[str, Any] = {"mark": [self._here, self._count], "at": [used, ended]}
+        state: dict[str, Any] = {"mark": [self._here, self._count], "at": [used, ended], "first": list(self._first)}
         over: dict[str, Any] = {"data": self._data_held.read(), "order": self._order_held.read()}
         if iteration is None or used == NOT_BEGUN:
             return state | over | {"start": None, "ahead": [], "workers": {}, "source": None}
@@ -348,12 +375,14 @@ class DataPosition:
         if iteration is not None and iteration.has_begun and (is_anew or used == NOT_BEGUN):
             self._require_exact(is_here, count)
         began = self._count
-        self._count, self._is_unclaimed = count, False
+        self._count, self._is_unclaimed, self._is_left = count, False, ended and self._enters_again
         if state["order"] is not None:
             self._order_held.write(state["order"])
             self._data_held.write(state["data"])
         elif is_here and began != count:
             self._write_as_before(count + 1)
+        self._first = list(state["first"])
+        self._given_again.clear()
         start = None if state["start"] is None else Start.of(state["start"])
         if used == NOT_BEGUN:
             self._wait(None, {})
@@ -400,6 +429,14 @@ class DataPosition:
         if (later := self._starts.get(number)) is not None:
             self._order_held.write(later.again_with if later.again_with is not None else later.made_with)
             self._data_held.write(later.data)
+
+    def _require_order_of_workers(self, iteration: Iteration) -> None:
+        if iteration.workers:
+            raise ConfigError(
+                f"{self._name}: an epoch was left before its end, and its persistent workers, which draw random "
+                "numbers, have made batches ahead that nobody has seen: where they are now is not known. Leave out "
+                "persistent_workers, or read each epoch to its end"
+            )
 
     def _is_anew(self, is_here: bool, count: int, at: tuple[int, bool]) -> bool:
         """Whether the script has made an iterator since, and has not used the one before it since. Then it will use the

@@ -16,11 +16,11 @@ from deadpool.trainer.process.session import Session
 class Guards:
     def __init__(self, session: Session, state: ProtectedState) -> None:
         self._unknown_loaders = UnknownLoaders(session.findings, state.stateful)
-        self._variables = StateInVariables(session.findings, state)
         self._values = CarriedValues(session.findings, state)
+        self._variables = StateInVariables(session.findings, state, self._values.take_objects)
         self._guards: tuple[Guard, ...] = (
-            self._variables,
             self._values,
+            self._variables,
             DrawnBatches(session.findings, state.stateful),
             self._unknown_loaders,
             CarriedGradients(session.findings, state.optimizers),

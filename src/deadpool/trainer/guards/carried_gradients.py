@@ -21,6 +21,7 @@ progress bar around the steps, are left out. No frame is kept, because that woul
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 import types
@@ -139,6 +140,8 @@ def _holds_something(gradient: Tensor | None) -> bool:
 
 _INNER_DEPTH = 3  # of containers and of the script's own objects, such as a trainer's `self`
 _MOST_ITEMS = 100  # containers with more are data
+_MOST_SEEN = 2000  # containers and objects; more are data
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _OWN = str(Path(__file__).parents[2])
 _PATHS = sysconfig.get_paths()
 _NOT_THE_SCRIPTS = tuple(
@@ -147,6 +150,7 @@ _NOT_THE_SCRIPTS = tuple(
 )
 
 
+@functools.lru_cache(maxsize=8192)
 def is_of_script(file: str) -> bool:
     return not file.startswith(("<frozen", *_NOT_THE_SCRIPTS)) and not _is_installed(file)
 
@@ -185,12 +189,14 @@ def _walk(
     if is_wanted(value):
         yield path, value
         return
-    if depth == 0 or id(value) in seen:
+    if depth == 0 or id(value) in seen or len(seen) > _MOST_SEEN:
         return
     inner = _inside(path, value)
     if inner:
         seen.add(id(value))
     for name, each in inner:
+        if type(each) in _PLAIN:
+            continue
         yield from _walk(name, each, is_wanted, depth - 1, seen)
 
 
@@ -208,6 +214,8 @@ def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
 
 def is_own_class(kind: type) -> bool:
     """Whether the script has defined it."""
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    return kind.__module__ == "__main__" or (isinstance(file, str) and is_of_script(str(Path(file))))
+    name = kind.__module__
+    if name == "builtins" or name == "__main__":
+        return name == "__main__"
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return isinstance(file, str) and is_of_script(file)

@@ -5,8 +5,10 @@ functions store, nor what changes inside of an object. So here values are compar
 containers, closures, classes, modules, iterators and generators hold at two boundaries.
 
 A place counts as carried if everything on the way to it is the same object as before, and its value is another one: a
-list that grew, an attribute that counts, a tensor in a dictionary that was written. An attribute that holds another
-tensor or another container than before may be the batch of the step, and says nothing.
+list that grew, an attribute that counts, a tensor in a dictionary that was written. A dictionary or a set that only
+gets new entries may be a cache: it counts if it has grown by an entry per step at several looks in a row. An attribute,
+a closure or a global that holds another tensor or container than before may be the batch of the step: rebound.py finds
+out whether it is read before it is stored.
 
 Protected objects and what they lead to are left out, but for numbers of which the object's state_dict() tells nothing:
 an average whose state has the tensors and not the count of updates.
@@ -25,12 +27,11 @@ import sys
 import types
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deadpool.snapshot.record.tensors import local_part
@@ -38,10 +39,21 @@ from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_gradients import frames_of_script, is_of_script, is_own_class
 from deadpool.trainer.guards.fingerprints import is_known_kind
 from deadpool.trainer.guards.guard import Findings, is_due
+from deadpool.trainer.guards.rebound import (
+    OF_MODULES,
+    AttributeWatch,
+    Binding,
+    BindingKind,
+    Identities,
+    Owners,
+    cells_of,
+    has_compiled,
+    is_read_first,
+)
 from deadpool.trainer.guards.state_in_variables import held_ids, loop_stores
 
 _DEPTH = 6  # of attributes, containers and closures below a variable
-_MOST_PLACES = 20000  # more is data: then nothing is compared any more
+_MOST_PLACES = 4000  # more is data: then nothing is compared any more
 _MOST_ITEMS = 64  # of longer containers only the last items are compared, and the length
 _LAST_ITEMS = 2
 _NAMED = 8
@@ -50,6 +62,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
 _LEFT_OUT = (DataLoader, Dataset, Sampler)  # data, and what loaders.py looks at
 _BUILTIN_ITERATORS = ("builtins", "itertools")
+_GROWN_IN_A_ROW = 3
+_WITH_STORAGE = frozenset({Tensor, nn.Parameter})
 _OF_NAMES = re.compile(r"(\[-?\d+\]|~).*")  # an element of a list is called by the name of the list
 
 
@@ -60,34 +74,80 @@ class _Place(NamedTuple):
     way: tuple[int, ...]
 
 
+class Entries(NamedTuple):
+    """Of a dictionary or a set: how many, and which objects are called by which key; of a big one only how many."""
+
+    size: int
+    ids: dict[Any, int | None]
+
+    def has_only_more_than(self, before: Entries) -> bool:
+        return self.size > before.size and (not self.ids or before.ids.items() <= self.ids.items())
+
+
 class CarriedValues:
     def __init__(self, findings: Findings, state: ProtectedState) -> None:
         self._findings, self._state = findings, state
         self._before: dict[_Place, object] = {}
-        self._kept: list[object] = []  # what was on the ways: an id means one object as long as it lives
+        self._bindings: dict[Binding, int] = {}
+        self._same = Identities([])
+        self._number = 0  # of the last look
+        self._grown: dict[_Place, int] = {}  # looks in a row at which something has only grown, by an entry per step
+        self._watch = AttributeWatch()
+        self._objects: dict[str, Any] = {}
         self._told: set[str] = set()
         self.enabled = True  # False: a library owns the loop, and its frames are not the script's
 
     def enter_step(self, number: int) -> None:
-        """What the first step makes is compared only once it is there."""
+        self._watch.begin()
 
     def leave_step(self, number: int) -> None:
-        """What is done behind the block belongs to the step too."""
+        """Attributes are watched in the block. For the rest, what is done behind the block belongs to the step too."""
+        self._tell(self._watch.end())
 
     def at_boundary(self, number: int) -> None:
+        self._same.let_go()
         if not self.enabled or not is_due(number):
             return
         walk = _Walk(self._state)
         now = walk.values()
         if walk.is_too_much:
-            self.enabled, self._before, self._kept = False, {}, []
+            self.enabled, self._before, self._bindings, self._same = False, {}, {}, Identities([])
             return
-        moved = [place for place, value in now.items() if place in self._before and self._before[place] != value]
-        if moved:
-            held = held_ids(self._state)
+        moved = [place for place, value in now.items() if self._has_moved(place, value, number)]
+        rebound = [key for key, value in walk.bindings.items() if self._is_rebound(key, id(value))]
+        if moved or rebound:
+            held = held_ids(self._state, walk.loaders)
             moved = [place for place in moved if walk.is_of_holder(place) or held.isdisjoint(place.way)]
-        self._before, self._kept = now, walk.seen
-        names = sorted({_OF_NAMES.sub("", place.name) for place in moved} - self._told)
+            moved = [place for place in moved if not walk.is_protected(place)]
+            rebound = [key for key in rebound if key.owner_id not in held and not walk.is_protected(key)]
+        self._objects = walk.objects
+        self._watch.choose(rebound, walk.owners)
+        self._before, self._same, self._number = now, Identities(walk.seen), number
+        self._bindings = {key: id(value) for key, value in walk.bindings.items()}
+        self._tell({place.name for place in moved} | {key.name for key in rebound if is_read_first(key, walk.owners)})
+
+    def take_objects(self) -> dict[str, Any]:
+        """Modules, optimizers, generators and the like that the last look has found, by name. They are not kept."""
+        taken, self._objects = self._objects, {}
+        return taken
+
+    def _has_moved(self, place: _Place, value: object, number: int) -> bool:
+        before = self._before.get(place)
+        if place not in self._before or before == value or not self._same.are_all(place.way):
+            return False
+        if not (isinstance(value, Entries) and isinstance(before, Entries) and value.has_only_more_than(before)):
+            return True
+        is_steady = value.size - before.size >= number - self._number
+        self._grown[place] = self._grown.get(place, 0) + 1 if is_steady else 0
+        return self._grown[place] >= _GROWN_IN_A_ROW
+
+    def _is_rebound(self, key: Binding, value_id: int) -> bool:
+        before = self._bindings.get(key)
+        is_known = before is not None and self._same.are_all((key.owner_id,))
+        return is_known and (before != value_id or not self._same.are_all((value_id,)))
+
+    def _tell(self, places: Iterable[str]) -> None:
+        names = sorted({_OF_NAMES.sub("", each) for each in places} - self._told)
         if names:
             self._told.update(names)
             more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
@@ -98,18 +158,22 @@ class _Walk:
     """Goes through everything that the variables of the script lead to, once."""
 
     def __init__(self, state: ProtectedState) -> None:
-        modules = (each for module in state.modules for each in module.modules())
-        self._stateful = state.stateful
-        self._memory = _memory_of(state)
-        self._protected = {*map(id, modules), *state.param_ids, *map(id, state.holders)}
+        self._state, self._stateful = state, state.stateful
+        self._modules = [(root, path, each) for root in state.modules for path, each in root.named_modules()]
+        self._protected = {*(id(each) for _, _, each in self._modules), *state.param_ids, *map(id, state.holders)}
         self._ids: set[int] = set()
         self._of_holders: set[_Place] = set()
         self._found: dict[_Place, object] = {}
+        self._tensors: dict[_Place, Tensor] = {}
         self.seen: list[object] = []
+        self.bindings: dict[Binding, object] = {}
+        self.owners = Owners()
+        self.objects: dict[str, Any] = {}  # of kinds that state_in_variables.py compares
+        self.loaders: list[Any] = []
 
     @property
     def is_too_much(self) -> bool:
-        return len(self._ids) > _MOST_PLACES
+        return len(self._found) > _MOST_PLACES
 
     def is_of_holder(self, place: _Place) -> bool:
         return place in self._of_holders
@@ -125,16 +189,33 @@ class _Walk:
         for frame in frames:
             own = loop_stores(frame.f_code, frame.f_lasti) if frame.f_locals is frame.f_globals else frozenset()
             self._go_through_globals("", frame.f_globals, own)
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and is_of_script(file):
-                self._go_through_globals(f"{name}.", vars(module), frozenset())
+        for name, module in _modules_of_script():
+            self._go_through_globals(f"{name}.", vars(module), frozenset())
+        self._go_through_modules()
         return self._found
+
+    def _go_through_modules(self) -> None:
+        """Protected modules of the script: snapshots have no tensors in their attributes."""
+        if has_compiled():
+            return
+        for root, path, module in self._modules:
+            if is_own_class(type(module)) and type(module).get_extra_state is nn.Module.get_extra_state:
+                for key in vars(module).keys() - OF_MODULES:
+                    self._bind(
+                        "attribute",
+                        module,
+                        key,
+                        ".".join(filter(None, (type(root).__name__, path, key))),
+                        vars(module)[key],
+                    )
 
     def _go_through_globals(self, prefix: str, variables: Mapping[str, Any], own: frozenset[str]) -> None:
         if id(variables) not in self._ids:
             self._ids.add(id(variables))
             self._go_through_variables(prefix, variables, own, (id(variables),))
+            for name, value in list(variables.items()):
+                if name not in own and not name.startswith("__"):
+                    self._bind("global", variables, name, prefix + name, value)
 
     def _go_through_variables(
         self, prefix: str, variables: Mapping[str, Any], own: frozenset[str], way: tuple[int, ...]
@@ -165,31 +246,74 @@ class _Walk:
             self._note(place, way, repr(value))
             return
         if depth == 0 or self.is_too_much or id(value) in self._ids or self._is_left_out(value):
+            self._collect(place, value)
             return
         self._ids.add(id(value))
         self.seen.append(value)
         way = (*way, id(value))
         for inner, each in _inside(place, value):
             self._go_through(inner, each, way, depth - 1)
+        self._bind_inside(place, value)
         self._note(f"{place}~", way, _content_of(value))
+        if isinstance(value, Tensor):
+            self._tensors[_Place(f"{place}~", way)] = value
+
+    def is_protected(self, place: _Place | Binding) -> bool:
+        """Whether it is a tensor in the memory of what is protected, as what state_dict() returns is."""
+        value = self._tensors.get(place) if isinstance(place, _Place) else self.bindings[place]
+        return isinstance(value, Tensor) and _memory(value) in self._memory
+
+    def _collect(self, place: str, value: Any) -> None:
+        if isinstance(value, DataLoader):
+            self.loaders.append(value)
+        elif is_known_kind(value) and id(value) not in self._protected and id(value) not in self._ids:
+            self._ids.add(id(value))
+            self.objects[place] = value
+
+    def _bind_inside(self, place: str, value: Any) -> None:
+        """Notes what an object, a closure or a generator calls by a name of its own."""
+        if isinstance(value, types.FunctionType):
+            if is_of_script(value.__code__.co_filename):
+                self.owners.add_function(value)
+                for name, each in cells_of(value):
+                    self._bind("closure", value, name, f"{place}:{name}", each)
+        elif isinstance(value, types.GeneratorType):
+            if value.gi_frame is not None and not value.gi_running and is_of_script(value.gi_code.co_filename):
+                for name, each in value.gi_frame.f_locals.items():
+                    self._bind("generator", value, name, f"{place}:{name}", each)
+        elif not isinstance(value, (type, Tensor, *_CONTAINERS)) and is_own_class(type(value)):
+            for name, each in vars(value).items() if hasattr(value, "__dict__") else ():
+                self._bind("attribute", value, name, f"{place}.{name}", each)
+
+    def _bind(self, kind: BindingKind, owner: Any, attribute: str, name: str, value: Any) -> None:
+        is_kind = isinstance(value, (Tensor, np.ndarray, *_CONTAINERS)) or is_own_class(type(value))
+        if is_kind and not self._is_left_out(value):
+            key = Binding(kind, id(owner), attribute, name)
+            self.bindings[key] = value
+            self.owners.add(owner)
 
     def _is_left_out(self, value: Any) -> bool:
-        if isinstance(value, Tensor):  # what state_dict() returns shares the memory of the module
-            return id(value) in self._protected or _memory(value) in self._memory
-        return id(value) in self._protected or is_known_kind(value) or isinstance(value, _LEFT_OUT)
+        return id(value) in self._protected or is_known_kind(value) or _is_data_source(type(value))  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def _memory(self) -> set[int]:
+        """Where the memory of protected tensors begins, and that of their gradients."""
+        modules = [each for _, _, each in self._modules]
+        inner = [each for module in modules for each in module._parameters.values() if each is not None]
+        taken = [each for opt in self._state.optimizers for group in opt.param_groups for each in group["params"]]
+        params = {id(each): each for each in (*inner, *taken)}.values()
+        buffers = [each for module in modules for each in module._buffers.values() if each is not None]
+        states = [part for opt in self._state.optimizers for each in opt.state.values() for part in _tensors_in(each)]
+        gradients = [each.grad for each in params if each.grad is not None]
+        return {_memory(each) for each in (*params, *buffers, *states, *gradients)} - {0}
 
     def _note(self, place: str, way: tuple[int, ...], value: object) -> None:
         self._found.setdefault(_Place(place, way), value)
 
 
-def _memory_of(state: ProtectedState) -> set[int]:
-    """Returns where the memory of protected tensors begins, and that of their gradients."""
-    params = {id(each): each for module in state.modules for each in module.parameters()}
-    params |= {id(each): each for opt in state.optimizers for group in opt.param_groups for each in group["params"]}
-    buffers = [each for module in state.modules for each in module.buffers()]
-    states = [part for opt in state.optimizers for each in opt.state.values() for part in _tensors_in(each)]
-    gradients = [each.grad for each in params.values() if each.grad is not None]
-    return {_memory(each) for each in (*params.values(), *buffers, *states, *gradients)} - {0}
+@functools.lru_cache(maxsize=4096)
+def _is_data_source(kind: type) -> bool:
+    return issubclass(kind, _LEFT_OUT)
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
@@ -198,9 +322,27 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 def _memory(tensor: Tensor) -> int:
     """Returns where its storage begins; 0: it has none."""
-    local = local_part(tensor.detach())
-    has_storage = local.layout is torch.strided and local.device.type != "meta"
-    return local.untyped_storage().data_ptr() if has_storage else 0
+    local = tensor if type(tensor) in _WITH_STORAGE else local_part(tensor.detach())
+    try:
+        return local.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse tensors have none
+        return 0
+
+
+_not_the_scripts: set[str] = set()
+
+
+def _modules_of_script() -> list[tuple[str, types.ModuleType]]:
+    """A process has thousands of others, which are looked at once."""
+    found = []
+    for name in sys.modules.keys() - _not_the_scripts:
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if isinstance(module, types.ModuleType) and isinstance(file, str) and is_of_script(file):
+            found.append((name, module))
+        else:
+            _not_the_scripts.add(name)
+    return sorted(found, key=lambda each: each[0])
 
 
 def _content_of(value: Any) -> object:
@@ -209,6 +351,8 @@ def _content_of(value: Any) -> object:
         return 0 if value.is_inference() else value._version
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else zlib.crc32(value.reshape(-1)[:_SAMPLE_BYTES].tobytes())
+    if isinstance(value, (dict, set)):
+        return Entries(len(value), {key: None if isinstance(each, _PLAIN) else id(each) for key, each in _items(value)})
     if isinstance(value, _CONTAINERS):
         return len(value), [id(each) for _, each in _items(value) if not isinstance(each, _PLAIN)]
     if isinstance(value, types.GeneratorType):
@@ -260,7 +404,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
         items = list(value.items()) if len(value) <= _MOST_ITEMS else []
         return [(key, each) for key, each in items if isinstance(key, (str, int))]
     if isinstance(value, set):
-        return list(enumerate(sorted(each for each in value if isinstance(each, str))))[-_LAST_ITEMS:]
+        return [(each, each) for each in value if isinstance(each, (str, int))] if len(value) <= _MOST_ITEMS else []
     first = 0 if len(value) <= _MOST_ITEMS else len(value) - _LAST_ITEMS
     try:
         return [(index, value[index]) for index in range(first, len(value))]

@@ -7,6 +7,7 @@ or an optimizer whose tensors were exchanged is not compared with what it was.
 
 from __future__ import annotations
 
+import functools
 import random
 import zlib
 from collections.abc import Callable, Iterator
@@ -36,7 +37,13 @@ class Fingerprint(NamedTuple):
 
 
 def is_known_kind(value: Any) -> bool:
-    return isinstance(value, _KINDS) and not isinstance(value, type)
+    return _is_known(type(value))  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_known(kind: type) -> bool:
+    """Kept, because classes of torch's have slow checks of their own."""
+    return issubclass(kind, _KINDS) and not issubclass(kind, type)
 
 
 def fingerprint(value: Any, is_protected: Callable[[Any], bool]) -> Fingerprint:

@@ -27,7 +27,7 @@ import re
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple
@@ -71,6 +71,18 @@ def loop_stores(code: CodeType, at: int) -> frozenset[str]:
     places = _places(code)
     start = max((offset for offset in places if offset <= at), default=None)
     return _stores(places, _loop_through(places, start)) if start is not None else frozenset()
+
+
+@functools.lru_cache
+def read_at_entry(code: CodeType) -> frozenset[str]:
+    """The variables that a call of the function may read before it stores them."""
+    places = _places(code)
+    return _live(places, set(places))[min(places)]
+
+
+@functools.lru_cache
+def all_stores(code: CodeType) -> frozenset[str]:
+    return _stores(_places(code), set(_places(code)))
 
 
 def _stores(places: dict[int, _Place], loop: set[int]) -> frozenset[str]:
@@ -148,6 +160,12 @@ def _reach(start: int, edges: dict[int, list[int]]) -> set[int]:
 
 def _read_first(places: dict[int, _Place], loop: set[int], start: int) -> frozenset[str]:
     """The variables that may be read before they are stored, on some way that begins behind `start`."""
+    live = _live(places, loop)
+    return frozenset[str]().union(*(live.get(each, frozenset()) for each in places[start].follows))
+
+
+def _live(places: dict[int, _Place], loop: set[int]) -> dict[int, frozenset[str]]:
+    """What may be read before it is stored, from each of these instructions on."""
     live: dict[int, frozenset[str]] = dict.fromkeys(loop, frozenset())
     changed = True
     while changed:
@@ -158,11 +176,12 @@ def _read_first(places: dict[int, _Place], loop: set[int], start: int) -> frozen
             now = place.reads | (later - place.stores)
             if now != live[offset]:
                 live[offset], changed = now, True
-    return frozenset[str]().union(*(live.get(each, frozenset()) for each in places[start].follows))
+    return live
 
 
 _DEPTH = 6  # of attributes and containers between a protected object and what its state_dict() may keep
 _MOST = 20000  # objects that are looked at on the way
+_MOST_ITEMS = 1000  # of one container: more are data
 _NAMED = 8
 _DEPTH_OF_VALUES = 3  # containers in containers
 _REMEDY = "Pass it to protect() too: objects with state_dict() and load_state_dict() are restored."
@@ -175,8 +194,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), Tensor)
 
 
 class StateInVariables:
-    def __init__(self, findings: Findings, state: ProtectedState) -> None:
-        self._findings, self._state = findings, state
+    def __init__(self, findings: Findings, state: ProtectedState, others: Callable[[], dict[str, Any]] = dict) -> None:
+        """`others` are objects that are found in other places than variables, by name."""
+        self._findings, self._state, self._others = findings, state, others
         self._seen: dict[int, tuple[Callable[[], Any], Fingerprint]] = {}  # by id of the object, with the way to it
         self._known: set[int] = set()  # those that were named, or that a protected object leads to
         self._has_begun = self._has_read_code = False
@@ -203,6 +223,8 @@ class StateInVariables:
     def _look(self) -> dict[str, Any]:
         """Returns what has moved on since the last look, by name."""
         found = find_objects(frames_of_script(), is_known_kind)
+        named = set(map(id, found.values()))
+        found |= {name: each for name, each in self._others().items() if id(each) not in named and name not in found}
         protected = self._protected_ids()
         before, self._seen = self._seen, {}
         moved = {}
@@ -250,9 +272,9 @@ class StateInVariables:
             self._findings.tell_carried(names[:_NAMED])
 
 
-def held_ids(state: ProtectedState) -> set[int]:
+def held_ids(state: ProtectedState, more_loaders: Iterable[Any] = ()) -> set[int]:
     """Everything that protected objects lead to. A generator of a loader is the loader's business."""
-    loaders = find_objects(frames_of_script(), lambda each: isinstance(each, DataLoader)).values()
+    loaders = [*find_objects(frames_of_script(), lambda each: isinstance(each, DataLoader)).values(), *more_loaders]
     saving = (part for each in state.modules for part in each.modules() if _saves_more(part))
     level: list[Any] = [*state.holders, *loaders, *saving]
     held = set(map(id, level))
@@ -296,10 +318,8 @@ def _is_global_generator(value: Any) -> bool:
 def _inside(value: Any) -> list[Any]:
     if isinstance(value, (type, types.ModuleType, Tensor, str, bytes, int, float)):
         return []
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set)):
-        return list(value)
+    if isinstance(value, (dict, list, tuple, set)):
+        return list(islice(value.values() if isinstance(value, dict) else value, _MOST_ITEMS))
     if isinstance(value, types.FunctionType):
         return _inside_function(value)
     slots = [getattr(value, name, None) for kind in type(value).__mro__ for name in _slots_of(kind)]

@@ -67,7 +67,8 @@ def _known(
     status: dict[str, Any] | None,
     trained_s: float,
 ) -> Known:
-    scheme, slots = _scheme(settings), int(settings.get("slots") or 3)
+    by_need = ((status or {}).get("slots") or {}).get("least")
+    scheme, slots = _scheme(settings), int(settings.get("slots") or by_need or 3)
     recovered = [each.phases_s for each in found if "connect" in each.phases_s and each.kind == "fault"]
     machines = [history.nodes[name] for name in history.seats if name in history.nodes]
     arena = float((history.progress or {}).get("arena_bytes") or 0.0)

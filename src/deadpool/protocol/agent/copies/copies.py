@@ -227,10 +227,15 @@ class Copies:
         self._serve_waiting()
         self.growth.advance()
 
-    def on_allocation_failed(self, segment: int, reason: str) -> None:
-        rank_slots = self._slots.on_allocation_failed(segment)
+    def on_allocation_failed(self, segment: int, reason: str) -> bool:
+        """Returns whether it was for further slots, which a rank can do without."""
+        rank_slots, geometry = self._slots.on_allocation_failed(segment)
+        if rank_slots.has_geometry(geometry):
+            self.growth.on_refused()
+            return True
         self.arrivals.refuse_waiting(rank_slots.rank, reason)
         self._joint.refuse_waiting(rank_slots.rank, reason)
+        return False
 
     def use_geometry_of(self, ref: SlotRef) -> None:
         """A trainer that loads a snapshot has state of its geometry from then on, until it declares another."""

@@ -45,8 +45,8 @@ class DataNews:
             case Allocated(segment=segment):
                 copies.on_allocated(segment)
             case AllocationFailed(segment=segment, reason=reason):
-                copies.on_allocation_failed(segment, reason)
-                state.emit("arena_full", reason=reason)
+                if not copies.on_allocation_failed(segment, reason):
+                    state.emit("arena_full", reason=reason)
             case Hashed(slot=slot, digest=digest):
                 copies.on_hashed(slot, digest)
                 self._unwinding.acknowledge_if_frozen()

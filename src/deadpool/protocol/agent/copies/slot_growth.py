@@ -71,6 +71,8 @@ class SlotGrowth:
         self._memory: NodeMemory | None = None
         self._taken_bytes = 0  # since memory was last looked at
         self._sent_too_slowly: set[int] = set()  # ranks whose link is the bottleneck
+        self._refusals = 0  # of memory that there was by the last look
+        self._looks_to_wait = 0
 
     def configure(self, asked: int) -> None:
         self._asked = asked
@@ -80,10 +82,17 @@ class SlotGrowth:
 
     def on_memory(self, memory: NodeMemory) -> None:
         self._memory, self._taken_bytes = memory, 0
+        self._looks_to_wait = max(0, self._looks_to_wait - 1)
         if memory.is_short and not self._asked:
             for rank_slots, geometry in self._slots.in_use():
                 self._give_one_back(rank_slots, geometry, least=LEAST)
         self._slots.release_given_back()
+
+    def on_refused(self) -> None:
+        """The node's shell knows of a limit that the look at memory does not show. The next attempt comes after twice
+        as many looks as the one before."""
+        self._refusals += 1
+        self._looks_to_wait = 1 << min(self._refusals, 8)
 
     def on_costs(self, reports: Iterable[CaptureCostReport]) -> None:
         for costs in reports:
@@ -122,7 +131,7 @@ class SlotGrowth:
 
     def _left_bytes(self) -> int:
         """None may be taken before the memory was looked at."""
-        if self._memory is None or self._memory.is_short:
+        if self._memory is None or self._memory.is_short or self._looks_to_wait:
             return 0
         left = self._memory.left_for_slots(self._slots.bytes_in_all)
         return min(left, self._memory.available_bytes - self._taken_bytes)

@@ -353,9 +353,10 @@ class Slots:
         rank_slots.add(segment, geometry, count)
         self._by_segment[segment] = rank_slots
 
-    def on_allocation_failed(self, segment: int) -> RankSlots:
-        """Returns the slots that the segment was for."""
-        return self._allocating.pop(segment)[0]
+    def on_allocation_failed(self, segment: int) -> tuple[RankSlots, Geometry]:
+        """Returns what the segment was for."""
+        rank_slots, geometry, _ = self._allocating.pop(segment)
+        return rank_slots, geometry
 
     def release_outgrown(self) -> None:
         own = [(rank_slots, self.geometry.get(rank)) for rank, rank_slots in self.own.items()]

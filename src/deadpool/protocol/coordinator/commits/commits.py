@@ -26,7 +26,8 @@ def wrong_claim(ranks: Iterable[int], version: Version) -> str:
     names = ", ".join(map(str, ranks))
     return (
         f"ranks {names}: state that counts as replicated is on no other node at version {version.number}; "
-        "correct protect(replicated=...), or give None there for what is to be sent"
+        "likely: a forward pass that writes to parameters, such as nn.Embedding(max_norm=...), gradients that are not "
+        "reduced, or a wrong claim; correct protect(replicated=...), or give None there for what is to be sent"
     )
 
 

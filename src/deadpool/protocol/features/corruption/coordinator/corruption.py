@@ -77,9 +77,8 @@ class Corruption(CoordinatorPart):
         return self._job.commits.ledger.nodes[self._job.layout.position_of(rank)]
 
     def advance(self, now: float) -> None:
-        vote = self._pending
+        vote, self._pending = self._pending, None  # after a fence it is compared again, as far as it is still there
         if vote is not None and self._job.phase is Phase.RUNNING:
-            self._pending = None
             self._act(vote, now)
         elif self._to_leave is not None and self._job.can_drain and self._drains.current is None:
             evidence, self._to_leave = self._to_leave, None
@@ -109,11 +108,10 @@ class Corruption(CoordinatorPart):
 
     def _judge_by_redo(self, before: Suspicion, vote: Vote, now: float) -> None:
         """Decides where replicas still differ and nobody is outvoted."""
-        changed = before.changed(vote.ballots)
-        nodes = {each.node for each in changed}
-        if before.all_changed(vote.ballots):
+        nodes, repeated = before.nodes_that_changed(vote.ballots), before.is_repeated(vote.ballots)
+        if len(nodes) > 1 and not repeated:
             self._on_inexact_script(vote)
-        elif len(nodes) == 1:
+        elif len(nodes) == 1 and repeated:
             self._name(before.evidence(nodes.pop(), vote.ballots), vote, now)
         elif before.redone < REDOS:
             self._suspect(vote, now)
@@ -203,8 +201,8 @@ class Corruption(CoordinatorPart):
         if node not in self._job.members:
             return
         if self._requests.drain(node, reason, now) is None:
-            self._job.out.emit("eviction", node=node, reason=reason)
-            self._history.quarantine.add(node, f"evicted: {reason}")
+            self._job.out.emit("quarantined", node=node, reason=reason)
+            self._history.quarantine.add(node, reason)
         else:
             self._job.out.emit("not_quarantined", node=node, reason=reason)
 
@@ -261,9 +259,8 @@ class Corruption(CoordinatorPart):
         self._suspicion = None
         if suspicion.named:
             return  # it was clear before
-        changed = suspicion.changed(ballots.values()) if version.number == suspicion.number else []
-        nodes = {each.node for each in changed}
-        if len(nodes) != 1 or suspicion.all_changed([each for each in ballots.values() if _is_in(each, suspicion)]):
+        nodes = suspicion.nodes_that_changed(ballots.values()) if version.number == suspicion.number else set()
+        if len(nodes) != 1 or not suspicion.is_repeated(ballots.values()):
             self._job.out.emit("corruption_unexplained", step=suspicion.number, reason=_unexplained(nodes))
             return
         evidence = suspicion.evidence(nodes.pop(), ballots.values())
@@ -307,11 +304,7 @@ def _digests(vote: Vote) -> list[str]:
     return [in_hex(each.digest) for each in vote.ballots]
 
 
-def _is_in(ballot: Ballot, suspicion: Suspicion) -> bool:
-    return (ballot.rank, ballot.node) in suspicion.first
-
-
 def _unexplained(nodes: set[str]) -> str:
     if not nodes:
         return "replicas agree by now, and the version was not captured by the same ranks again: nobody can be named"
-    return f"replicas agree by now, and nodes {', '.join(sorted(nodes))} have all changed: no single one can be named"
+    return f"replicas agree by now, and nodes {', '.join(sorted(nodes))} said something else before: none can be named"

@@ -13,7 +13,7 @@ Rule 34, replicas vote.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -78,8 +78,9 @@ class Vote:
 
     def evidence(self, node: str) -> Evidence:
         """Returns the evidence against a node that is outvoted."""
-        said = [each for each in self.ballots if each.node == node]
-        others = {each.digest for each in self.ballots if each.node != node}
+        odd = [(group, each) for group in self.groups for each in group.ballots if each.digest != group.majority]
+        said = sorted((each for _, each in odd if each.node == node), key=lambda ballot: ballot.rank)
+        others = {each.digest for group, _ in odd for each in group.ballots if each.node != node}
         return Evidence(
             node=node,
             ranks=tuple(each.rank for each in said),
@@ -164,6 +165,9 @@ class Suspicion:
         """Ranks that say something else than the first time, on the same node."""
         return [each for each in ballots if self.first.get((each.rank, each.node), each.digest) != each.digest]
 
+    def nodes_that_changed(self, ballots: Iterable[Ballot]) -> set[str]:
+        return {each.node for each in self.changed(ballots)}
+
     def evidence(self, node: str, ballots: Iterable[Ballot]) -> Evidence:
         """Returns the evidence against a node that has changed what it says."""
         said = [each for each in self.changed(ballots) if each.node == node]
@@ -176,8 +180,11 @@ class Suspicion:
             others=tuple(sorted({in_hex(each.digest) for each in said})),
         )
 
-    def all_changed(self, ballots: Collection[Ballot]) -> bool:
-        return len(self.changed(ballots)) == len(ballots)
+    def is_repeated(self, ballots: Iterable[Ballot]) -> bool:
+        """Some rank says the same as the first time, on whatever node it is now: so the step can be repeated exactly,
+        and it means something if another rank does not."""
+        known = {(rank, digest) for (rank, _), digest in self.first.items()}
+        return any((each.rank, each.digest) in known for each in ballots)
 
     def is_repeated_elsewhere(self, vote: Vote) -> bool:
         """A rank that was moved away from a node which was found to be at fault says the same on another one, and its
