@@ -22,7 +22,6 @@ from output import give_out
 from deadpool.protocol.identity import Address, Generation, Schedule, Version
 from deadpool.protocol.messages import (
     CaptureCostReport,
-    Copies,
     Copy,
     FenceAck,
     Fetch,
@@ -31,6 +30,7 @@ from deadpool.protocol.messages import (
     Inventory,
     Live,
     Lives,
+    NodeCopies,
     Order,
     Permit,
     Plan,
@@ -69,7 +69,7 @@ def copy_of(rank: int, version: Version) -> Copy:
 def fence_ack(ranks: int) -> FenceAck:
     copies = tuple(copy_of(rank, version) for version in (VERSION, FLOOR) for rank in range(ranks))
     live = tuple(Live(rank=rank, version=VERSION, clean=True) for rank in range(ranks))
-    inventory = Inventory(live=Lives.of(live), own=Copies.of(copies), held=Copies.of(copies))
+    inventory = Inventory(live=Lives.of(live), own=NodeCopies.of(copies), held=NodeCopies.of(copies))
     return FenceAck(generation=GENERATION, inventory=inventory)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
-from deadpool.demo.trial import StepTimes
+from deadpool.demo.trial import StepTime
 from deadpool_lab.workload.run import WorkloadTrial
 
 SKIPPED = 10  # first steps: segments are allocated, optimizer state appears
@@ -42,7 +42,7 @@ def writes(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
     return list(zip(begun, done, strict=False))
 
 
-def measure(steps: list[StepTimes], spans: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+def measure(steps: list[StepTime], spans: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
     """Times of steps during writes, and of those between."""
     during, between = [], []
     for before, step in zip(steps[SKIPPED:], steps[SKIPPED + 1 :], strict=False):

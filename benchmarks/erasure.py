@@ -39,7 +39,7 @@ from deadpool.snapshot.erasure.contribute import ContributeRequest, contribute
 from deadpool.snapshot.erasure.galois import Coder, NumpyCoder, chosen_coder, coefficient
 from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
-from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
+from deadpool.snapshot.erasure.rebuild import RebuildRequest, SnapshotRebuild
 from deadpool.snapshot.transfer import (
     Found,
     PullRequest,
@@ -278,7 +278,7 @@ def rebuild(client: TransferClient, members: Members, addresses: list[Any], into
         sources=sources,
         into=into.slot(0),
     )
-    Rebuild(client, request).run()
+    SnapshotRebuild(client, request).run()
     write_seal(into.slot(0), members.seal(0))
 
 

@@ -21,7 +21,6 @@ from deadpool.control.launch.run_dir import RunDir
 from deadpool.control.loops import serve
 from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.messages import (
-    Copies,
     Copy,
     FenceAck,
     Heartbeat,
@@ -30,6 +29,7 @@ from deadpool.protocol.messages import (
     Live,
     Lives,
     NodeConnected,
+    NodeCopies,
     NodePrepared,
     Plan,
     Sealed,
@@ -136,8 +136,8 @@ class FakeAgent(asyncio.Protocol):
         version = Version(self._generation, self._version)
         inventory = Inventory(
             live=Lives.of(Live(rank=rank, version=version, clean=True) for rank in self._ranks),
-            own=Copies.of(_copy(rank, version) for rank in self._ranks),
-            held=Copies.of(_copy(rank, version) for rank in self._held),
+            own=NodeCopies.of(_copy(rank, version) for rank in self._ranks),
+            held=NodeCopies.of(_copy(rank, version) for rank in self._held),
         )
         return framed(FenceAck(generation=generation, inventory=inventory, planned=self._generation))
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import temporary_folder
-from deadpool.demo.trial import Results, StepTimes
+from deadpool.demo.trial import Results, StepTime
 from deadpool_lab.workload.run import WorkloadTrial
 
 WARM_UP_STRETCHES = 1
 
 
-def stretches(steps: list[StepTimes], length: int) -> list[tuple[float, float]]:
+def stretches(steps: list[StepTime], length: int) -> list[tuple[float, float]]:
     """Returns wall and CPU time per step of each stretch, without its first step, which includes the switch."""
     found = []
     for start in range(0, len(steps) - length + 1, length):

@@ -19,7 +19,7 @@ from deadpool.clusters.ssh.connection import SshClient
 from deadpool.clusters.ssh.daemon import Daemon
 from deadpool.clusters.ssh.hosts import Checked, Host, findings, read_hosts, settle
 from deadpool.clusters.ssh.launcher import SshJob, SshOptions
-from deadpool.clusters.ssh.outcome import Outcome
+from deadpool.clusters.ssh.outcome import HostsOutcome
 from deadpool.clusters.ssh.upstream import decode_marked, encode_marked
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import lock_folder
@@ -130,7 +130,7 @@ def test_host_that_cannot_be_reached_is_refused_with_the_words_of_ssh():
 
 
 def test_word_of_the_coordinator_that_leads_counts():
-    state = Outcome.of(["a", "b"], ["a", "b", "c"])
+    state = HostsOutcome.of(["a", "b"], ["a", "b", "c"])
     state.on_coordinator_ended("b", 1, leading=False)
     assert state.code is None
     state.on_coordinator_ended("a", 0, leading=True)
@@ -138,7 +138,7 @@ def test_word_of_the_coordinator_that_leads_counts():
 
 
 def test_leader_that_was_deposed_does_not_end_the_job():
-    state = Outcome.of(["a", "b"], ["a", "b", "c"])
+    state = HostsOutcome.of(["a", "b"], ["a", "b", "c"])
     state.on_coordinator_ended("a", 1, leading=True)
     assert state.code is None
     state.on_coordinator_ended("b", 0, leading=True)
@@ -146,7 +146,7 @@ def test_leader_that_was_deposed_does_not_end_the_job():
 
 
 def test_job_is_over_when_no_coordinator_is_left():
-    state = Outcome.of(["a", "b"], ["a", "b", "c"])
+    state = HostsOutcome.of(["a", "b"], ["a", "b", "c"])
     state.on_host_gone("a")
     assert state.code is None
     state.on_host_gone("c")
@@ -155,7 +155,7 @@ def test_job_is_over_when_no_coordinator_is_left():
 
 
 def test_job_is_over_some_time_after_the_last_agent(monkeypatch):
-    state = Outcome.of(["a"], ["a"])
+    state = HostsOutcome.of(["a"], ["a"])
     now = [0.0]
     monkeypatch.setattr(outcome_module.time, "monotonic", lambda: now[0])
     state.on_agent_ended("a")
@@ -226,7 +226,7 @@ def test_second_job_in_a_folder_has_a_log_of_its_own(tmp_path, monkeypatch):
         return []
 
     def start(self, checked):
-        self._outcome = Outcome.of([], [])
+        self._outcome = HostsOutcome.of([], [])
         self._outcome.code = 0
         self._reporter.on_message("a", {"op": "events", "text": '{"what": "joined"}'})
 

@@ -9,7 +9,7 @@ import pytest
 
 from deadpool.doctor.clock import apart, compare, offset_s, parse_left
 from deadpool.doctor.examination import NoOutcome, compared, parse_size, preflight, run_all
-from deadpool.doctor.finding import ExitCode, Finding, Kind, Report, exit_code
+from deadpool.doctor.finding import ExitCode, Finding, FindingKind, NodeReport, exit_code
 from deadpool.doctor.links import Link, peers_of, ring, slow_links
 from deadpool.errors import ConfigError
 from deadpool.host.host_memory import cgroup_rooms, room
@@ -17,8 +17,8 @@ from deadpool.host.host_memory import cgroup_rooms, room
 GIB = 2**30
 
 
-def report(node: str, **facts: object) -> Report:
-    return Report(node=node, facts=dict(facts))
+def report(node: str, **facts: object) -> NodeReport:
+    return NodeReport(node=node, facts=dict(facts))
 
 
 # --- findings --------------------------------------------------------------------------------------------------------
@@ -28,9 +28,9 @@ def report(node: str, **facts: object) -> Report:
     ("kinds", "code"),
     [
         ([], ExitCode.FINE),
-        ([Kind.NOTE], ExitCode.FINE),
-        ([Kind.UNKNOWN, Kind.NOTE], ExitCode.COULD_NOT_LOOK),
-        ([Kind.UNKNOWN, Kind.FINDING], ExitCode.FINDING),
+        ([FindingKind.NOTE], ExitCode.FINE),
+        ([FindingKind.UNKNOWN, FindingKind.NOTE], ExitCode.COULD_NOT_LOOK),
+        ([FindingKind.UNKNOWN, FindingKind.FINDING], ExitCode.FINDING),
     ],
 )
 def test_exit_code(kinds, code):
@@ -38,8 +38,8 @@ def test_exit_code(kinds, code):
 
 
 def test_report_survives_json():
-    whole = Report(node="n", facts={"a": 1}, findings=(Finding(check="c", what="w", do="d", node="n"),))
-    assert Report.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    whole = NodeReport(node="n", facts={"a": 1}, findings=(Finding(check="c", what="w", do="d", node="n"),))
+    assert NodeReport.from_json(json.loads(json.dumps(whole.to_json()))) == whole
 
 
 def test_one_that_differs_from_most_is_named():
@@ -95,7 +95,7 @@ def test_link_far_below_the_others_is_slow_although_it_is_fast_enough():
 
 def test_link_of_a_busy_machine_is_a_note():
     (found,) = slow_links([Link("a", "b", 0.05, network_share=0.3)], 0.1)
-    assert found.kind is Kind.NOTE
+    assert found.kind is FindingKind.NOTE
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_check_with_a_large_answer():
 
 def test_preflight(tmp_path):
     assert exit_code(preflight(run_dir=tmp_path).findings) is ExitCode.FINE
-    (found,) = [each for each in preflight(arena_bytes=10**15).findings if each.kind is Kind.FINDING]
+    (found,) = [each for each in preflight(arena_bytes=10**15).findings if each.kind is FindingKind.FINDING]
     assert found.check == "memory"
 
 
@@ -212,5 +212,5 @@ def test_reports_of_several_machines_compared():
         for node, version in (("a", "2.13"), ("b", "2.13"), ("c", "2.12"))
     ]
     found = compared([*texts, ("d", "bash: deadpool: command not found\n")])
-    assert [(each.node, each.kind) for each in found] == [("d", Kind.UNKNOWN), ("c", Kind.FINDING)]
+    assert [(each.node, each.kind) for each in found] == [("d", FindingKind.UNKNOWN), ("c", FindingKind.FINDING)]
     assert "command not found" in found[0].what

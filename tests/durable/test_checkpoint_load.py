@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from checkpoint_maker import name_of, write_whole
 
-from deadpool.control.durable.checkpoint_files import Load
+from deadpool.control.durable.checkpoint_files import CheckpointLoad
 from deadpool.durable.pieces import data_path, part_path, record_path
 from deadpool.durable.store import DirectoryStore
 from deadpool.protocol.effects import FetchCopy
@@ -28,7 +28,7 @@ def load(where: Path, copy: Copy) -> Any:
         slot=SlotRef(segment=0, index=0),
         fetch=Fetch(copy=copy, groups=(), fallback=name_of(3)),
     )
-    Load(effect, segment.slot(0), heard.append).run(str(where))
+    CheckpointLoad(effect, segment.slot(0), heard.append).run(str(where))
     segment.close()
     (only,) = heard
     return only

@@ -123,7 +123,7 @@ ALWAYS = {
 ONCE = {"stop": _stop, "loop": _loop, "late": _late, "pause": _pause, "break": _break_device}
 
 
-class Batches(gpt.Batches):
+class Batches(gpt.RandomBatches):
     def __next__(self) -> Any:
         if current.job is None or not current.job.rehearses:
             act(self.state_dict()["position"])
@@ -136,6 +136,6 @@ class Batches(gpt.Batches):
 
 if __name__ == "__main__":
     act(-1)
-    train.Batches = Batches  # type: ignore[misc]
+    train.RandomBatches = Batches  # type: ignore[misc]
     train.main()
     act(ENDED)

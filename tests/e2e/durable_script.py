@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 
 import deadpool
-from deadpool.demo.gpt import Batches, Size
+from deadpool.demo.gpt import RandomBatches, Size
 from deadpool_lab.workload import layouts
 from deadpool_lab.workload.layouts.assembly import Assembly, LayoutOptions
 
@@ -67,7 +67,7 @@ def train(args: argparse.Namespace) -> None:
     pool = deadpool.join(backend="gloo")
     built = layouts.build(args.layout, OPTIONS)
     torch.manual_seed(1 + pool.rank)
-    batches = Batches(OPTIONS.size, built.data_rank, built.sequences)
+    batches = RandomBatches(OPTIONS.size, built.data_rank, built.sequences)
     job = pool.protect(model=built.model, optimizer=built.optimizer, data=batches)
     args.out.mkdir(parents=True, exist_ok=True)
     for step in job.steps(args.steps):

@@ -11,7 +11,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from deadpool.demo.gpt import GPT, Batches, Size, mean_loss
+from deadpool.demo.gpt import GPT, RandomBatches, Size, mean_loss
 from deadpool_lab.workload import layouts
 from deadpool_lab.workload.layouts.assembly import Assembly, LayoutOptions, local_norm
 
@@ -19,7 +19,7 @@ SIZE = Size(layers=6, width=64, sequence=32, vocabulary=256)
 
 
 def look_at(built: Assembly) -> dict[str, object]:
-    loss = built.train_step(*next(Batches(SIZE, built.data_rank, built.sequences)))
+    loss = built.train_step(*next(RandomBatches(SIZE, built.data_rank, built.sequences)))
     found = [(built.data_rank, float(loss), float(built.norm()), float(local_norm(built.model.parameters())))]
     everybody: list[list[tuple[int, float, float, float]]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everybody, found)
@@ -35,7 +35,7 @@ def expected(built: Assembly) -> dict[str, object]:
 
 
 def _all_batches(built: Assembly) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    return [next(Batches(SIZE, data_rank, built.sequences)) for data_rank in range(built.data_size)]
+    return [next(RandomBatches(SIZE, data_rank, built.sequences)) for data_rank in range(built.data_size)]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from waiting import wait_until
 
 from deadpool.errors import JobFailed
-from deadpool.views.dashboard.history import History, interruptions
+from deadpool.views.dashboard.history import JobHistory, interruptions
 
 
 def kill_coordinator(gated) -> int:
@@ -163,7 +163,7 @@ def assert_reports_agree(gated) -> float:
     assert fault["since_s"] == taken["alone_s"] > 0
     lost_at = fault["t"] - fault["since_s"]
     assert lost_at < taken["t"] <= fault["t"] < newest(gated, "go") < newest(gated, "resumed")
-    history = History()
+    history = JobHistory()
     for record in gated.trial.events():
         history.add(record)
     (interruption,) = interruptions(history)

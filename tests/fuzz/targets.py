@@ -17,7 +17,6 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import (
     ALL,
     Ask,
-    Copies,
     Copy,
     Fence,
     FenceAck,
@@ -25,6 +24,7 @@ from deadpool.protocol.messages import (
     Inventory,
     Live,
     Lives,
+    NodeCopies,
     Order,
     Report,
 )
@@ -132,7 +132,7 @@ def rendezvous(data: bytes) -> None:
 
 def _fence_ack() -> FenceAck:
     geometry = Geometry(record_capacity=9, unique_bytes=9, replica_bytes=9)
-    copies = Copies.of(Copy(seal=seal, geometry=geometry) for seal in (_SEAL, replace(_SEAL, rank=1)))
+    copies = NodeCopies.of(Copy(seal=seal, geometry=geometry) for seal in (_SEAL, replace(_SEAL, rank=1)))
     lives = Lives.of(Live(rank=rank, version=_SEAL.version, clean=True) for rank in (0, 1))
     return FenceAck(generation=Generation(1, 2), inventory=Inventory(live=lives, own=copies, held=copies))
 

@@ -448,7 +448,7 @@ def _lost_by_rank(now_in: Generation, word: str | None) -> tuple[msg.TrainerLost
 def _inventory(named: dict[str, str]) -> msg.Inventory:
     live, own, held = (named.get(kind, "") for kind in ("live", "own", "held"))
     return msg.Inventory(
-        live=msg.Lives.of(lives(live)), own=msg.Copies.of(copies(own)), held=msg.Copies.of(copies(held))
+        live=msg.Lives.of(lives(live)), own=msg.NodeCopies.of(copies(own)), held=msg.NodeCopies.of(copies(held))
     )
 
 

@@ -219,7 +219,7 @@ def _value(value: Any) -> str:
             return f"{value:.3g}"
         case Enum():
             return _value(value.value)
-        case tuple() | list() | msg.Copies() | msg.Lives():
+        case tuple() | list() | msg.NodeCopies() | msg.Lives():
             return ",".join(_value(item) for item in value) or "-"
         case str() if " " in value:
             return f"'{value}'"

@@ -13,7 +13,7 @@ from deadpool.protocol.coordinator.recovery.placement import NO_PLACEMENT
 from deadpool.protocol.coordinator.recovery.planner import plan
 from deadpool.protocol.features.coding.coordinator.placement import CodedRedundancy
 from deadpool.protocol.identity import Generation, Layout, Schedule
-from deadpool.protocol.messages import Copies, Copy, Inventory, JointCopy, Live, Lives
+from deadpool.protocol.messages import Copy, Inventory, JointCopy, Live, Lives, NodeCopies
 from deadpool.protocol.schemes import NodeGroup, Scheme
 
 V4 = "v4@1.1"
@@ -26,11 +26,11 @@ def member(position: int, *, parity: bool = True, own: bool = True, coded_before
     others = [copy(f"{other}:{V4}") for other in range(4) if other != position]
     others = [_with_digest(each, 7) if each.seal.rank == coded_before else each for each in others]
     kept = JointCopy(
-        group=GROUP.of(0, LAYOUT), member=position, version=version(V4), digest=0, copies=Copies.of(others)
+        group=GROUP.of(0, LAYOUT), member=position, version=version(V4), digest=0, copies=NodeCopies.of(others)
     )
     inventory = Inventory(
         live=Lives.of([Live(rank=position, version=version(V4), clean=True)]),
-        own=Copies.of(copies(f"{position}:{V4}") if own else ()),
+        own=NodeCopies.of(copies(f"{position}:{V4}") if own else ()),
         joint=(kept,) if parity else (),
     )
     name = f"n{position}"
@@ -118,7 +118,7 @@ def test_whole_copy_from_before_snapshots_were_coded_is_no_parity() -> None:
     ledger = Ledger(layout, ("n0", "n1"), placement)
     for rank in (0, 1):
         ledger.add_sealed(copy(f"{rank}:{V4}"))
-        [batch] = Copies.of(copies(f"{rank}:{V4}")).batches
+        [batch] = NodeCopies.of(copies(f"{rank}:{V4}")).batches
         ledger.add_stored_batch(batch, f"n{1 - rank}")
         ledger.add_stored(rank, f"n{1 - rank}", version(V4))
     assert not ledger.complete(version(V4))

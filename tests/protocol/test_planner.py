@@ -11,14 +11,14 @@ from deadpool.protocol.coordinator.recovery.global_plan import ClusterView, Glob
 from deadpool.protocol.coordinator.recovery.inventory_index import NodeView
 from deadpool.protocol.coordinator.recovery.planner import plan
 from deadpool.protocol.identity import Generation, Layout, Schedule
-from deadpool.protocol.messages import Copies, Copy, Inventory, Lives, TrainerInfo
+from deadpool.protocol.messages import Copy, Inventory, Lives, NodeCopies, TrainerInfo
 from deadpool.protocol.seal import Digest
 
 V1 = "v1@1.1"
 
 
 def node(name: str, position: int | None, live: str = "", own: str = "", held: str = "") -> NodeView:
-    inventory = Inventory(live=Lives.of(lives(live)), own=Copies.of(copies(own)), held=Copies.of(copies(held)))
+    inventory = Inventory(live=Lives.of(lives(live)), own=NodeCopies.of(copies(own)), held=NodeCopies.of(copies(held)))
     return NodeView(node=name, data=address(name), position=position, trainers=(), inventory=inventory)
 
 
@@ -47,7 +47,9 @@ def replicated(rank: int, *, digest: int, full: bool) -> Copy:
 
 
 def with_copies(base: NodeView, *, own: tuple[Copy, ...] = (), held: tuple[Copy, ...] = ()) -> NodeView:
-    return structs.replace(base, inventory=structs.replace(base.inventory, own=Copies.of(own), held=Copies.of(held)))
+    return structs.replace(
+        base, inventory=structs.replace(base.inventory, own=NodeCopies.of(own), held=NodeCopies.of(held))
+    )
 
 
 def test_replica_gives_bytes_to_a_holder_that_lacks_them() -> None:
@@ -173,7 +175,7 @@ def test_who_has_something_to_send_is_told_so() -> None:
     before = plan(ring(*nodes, size=4))
     assert isinstance(before, GlobalPlan)
     before = replace(before, generation=BEFORE)
-    nodes[2] = structs.replace(nodes[2], inventory=structs.replace(nodes[2].inventory, held=Copies()))
+    nodes[2] = structs.replace(nodes[2], inventory=structs.replace(nodes[2].inventory, held=NodeCopies()))
     found = plan(replace(ring(*nodes, size=4), before=before, placement=before.placement))
     assert isinstance(found, GlobalPlan)
     assert {name for name, part in found.parts.items() if part.as_of is None} == {"n1"}

@@ -18,20 +18,20 @@ from deadpool.protocol.features.leases.pool.pool import (
     HostLost,
     JobAdded,
     JobRemoved,
-    Pool,
+    MachinePool,
     ToHost,
     WarnHost,
     assign,
 )
-from deadpool.protocol.messages import HostState, PoolJob
+from deadpool.protocol.messages import MachineState, PoolJob
 
 
 def job(name: str, **more: int) -> PoolJob:
     return PoolJob(name=name, coordinators="c:1", secret_file="/s", script=("x.py",), folder="/", **more)  # type: ignore[arg-type]
 
 
-def host(name: str, memory: int = 10, parked: str = "", leased_to: str = "", machine: str = "m0") -> HostState:
-    return HostState(
+def host(name: str, memory: int = 10, parked: str = "", leased_to: str = "", machine: str = "m0") -> MachineState:
+    return MachineState(
         host=name, memory_bytes=memory, parked=tuple(parked), ready=(), leased_to=leased_to, machine=machine
     )
 
@@ -67,7 +67,7 @@ def test_a_leased_machine_is_told_what_to_do_when_it_is_free_again() -> None:
 
 
 def test_pool_tells_only_what_has_changed() -> None:
-    pool = Pool((job("a"),))
+    pool = MachinePool((job("a"),))
     told = [e for e in pool.step(FromHost(state=host("s0")), now=0.0) if isinstance(e, ToHost)]
     assert [each.name for each in told[0].message.jobs] == ["a"]
     assert not any(isinstance(e, ToHost) for e in pool.step(FromHost(state=host("s0", parked="a")), now=1.0))
@@ -76,7 +76,7 @@ def test_pool_tells_only_what_has_changed() -> None:
 
 
 def test_a_second_machine_of_one_name_changes_nothing_and_is_told_of_once() -> None:
-    pool = Pool((job("a"),))
+    pool = MachinePool((job("a"),))
     pool.step(FromHost(state=host("s0", machine="m0")), now=0.0)
     second = FromHost(state=host("s0", memory=99, machine="m1"))
     told = pool.step(second, now=1.0)

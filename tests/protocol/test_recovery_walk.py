@@ -7,7 +7,7 @@ from notation import slot
 
 from deadpool.protocol.identity import Address, Generation, Schedule, Version
 from deadpool.protocol.messages import Arriving, Connect, Connected, Go, Restore, Seat
-from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume, WalkStage
+from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, RebuildGroups, RecoveryWalk, Resume, WalkStage
 from deadpool.protocol.seal import Digest, Extent, Seal
 from deadpool.protocol.trainer_core import TrainerCore
 
@@ -51,7 +51,7 @@ def test_each_order_leads_one_stage_further() -> None:
     assert prepared is not None and (prepared.generation, prepared.agreement) == (SECOND, "agreed")
     assert core.clean and core.live == RESUME and walk.advance() is None
     walk.on_order(connect())
-    assert walk.advance() == Rebuild(connect=connect())
+    assert walk.advance() == RebuildGroups(connect=connect())
     assert walk.connected() == Connected(generation=SECOND, rank=0)
     walk.on_order(Go(generation=SECOND, cause=""))
     assert walk.advance() == Resume(restore=restore())
@@ -63,7 +63,7 @@ def test_orders_that_come_before_their_stage_are_kept() -> None:
     for order in (restore(), connect(), Go(generation=SECOND, cause="")):
         walk.on_order(order)
     assert isinstance(walk.advance(), Load) and walk.loaded(STORE)
-    assert isinstance(walk.advance(), Rebuild) and walk.connected()
+    assert isinstance(walk.advance(), RebuildGroups) and walk.connected()
     assert isinstance(walk.advance(), Resume)
 
 
@@ -154,6 +154,6 @@ def test_walk_is_begun_again_in_the_same_generation() -> None:
     walk.on_order(connect())
     walk.advance()
     walk.loaded(STORE)
-    assert isinstance(walk.advance(), Rebuild)
+    assert isinstance(walk.advance(), RebuildGroups)
     walk.begin(SECOND)
     assert isinstance(walk.advance(), Load)

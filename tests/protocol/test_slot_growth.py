@@ -7,7 +7,7 @@ from notation import geometry
 
 from deadpool.protocol.agent.copies.slot_growth import AT_MOST, UNUSED_FOR, NodeMemory, SlotGrowth, slots_needed
 from deadpool.protocol.agent.copies.slots import RankSlots, Slots, SlotState
-from deadpool.protocol.agent.phase import GenerationState, Phase
+from deadpool.protocol.agent.phase import AgentPhase, GenerationState
 from deadpool.protocol.causes import Widening
 from deadpool.protocol.effects import Allocate, ReleaseSegment
 from deadpool.protocol.messages import CaptureCostReport
@@ -56,7 +56,7 @@ class Node:
     def __init__(self, ranks: int = 1, memory: NodeMemory | None = PLENTY, asked: int = 0) -> None:
         self.out: list = []
         current = GenerationState()
-        current.phase = Phase.RUNNING
+        current.phase = AgentPhase.RUNNING
         self.slots = Slots(self.out)
         self.growth = SlotGrowth(current, self.slots)
         self.growth.configure(asked)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from deadpool.errors import ConfigError
-from deadpool.sizing.failure_history import History, from_events, read_log
+from deadpool.sizing.failure_history import FailureCounts, from_events, read_log
 from deadpool.sizing.inputs import Inputs, Phases, measured
 
 JOB = Inputs(nodes=100)
@@ -71,7 +71,7 @@ def test_what_is_no_text_is_refused_in_words(tmp_path, make, said):
 
 
 def test_the_interval_narrows_with_evidence_and_holds_the_estimate():
-    few, many = History(1000.0), History(100_000.0)
+    few, many = FailureCounts(1000.0), FailureCounts(100_000.0)
     few.failures["node"], many.failures["node"] = 2, 200
     for seen in (few, many):
         low, high = seen.interval_h
@@ -82,7 +82,7 @@ def test_the_interval_narrows_with_evidence_and_holds_the_estimate():
 
 def test_the_interval_of_a_gamma_distribution_is_that_of_tables():
     """With 9 failures and the prior's one: chi-squared with 20 degrees of freedom, 10.85 and 31.41."""
-    seen = History(0.0)
+    seen = FailureCounts(0.0)
     seen.failures["node"] = 9
     low, high = seen.interval_h
     assert 6335 / low == pytest.approx(31.41 / 2, rel=0.01)

@@ -10,13 +10,13 @@ import pytest
 
 from deadpool.errors import ConfigError
 from deadpool.sizing.advice import Wishes, advise, best_spares, draws
-from deadpool.sizing.failure_history import LLAMA3, LLAMA3_PLANNED, Interruption, mix, shares
+from deadpool.sizing.failure_history import LLAMA3, LLAMA3_PLANNED, InterruptionRate, mix, shares
 from deadpool.sizing.goodput import Choice, outlook
 from deadpool.sizing.inputs import Inputs, Phases
-from deadpool.sizing.protection import SCHEMES, Scheme, best_interval, costs_of, least_interval, parse_scheme
+from deadpool.sizing.protection import SCHEMES, ProtectionScheme, best_interval, costs_of, least_interval, parse_scheme
 
 LLAMA = Inputs(nodes=2048)
-ONE = Choice(spares=11, scheme=Scheme(1), every=1, durable_s=3600.0)
+ONE = Choice(spares=11, scheme=ProtectionScheme(1), every=1, durable_s=3600.0)
 
 
 def goodput(inputs: Inputs = LLAMA, **changed: object) -> float:
@@ -39,7 +39,7 @@ def test_the_default_rate_gives_the_published_number_of_interruptions():
 def test_one_kind_of_fault_costs_what_its_formula_says():
     inputs = Inputs(nodes=100, nodes_per_rack=0)
     rate = 1e-7
-    only = [Interruption(name="process", kind="process", per_s=rate, away_s=0.0)]
+    only = [InterruptionRate(name="process", kind="process", per_s=rate, away_s=0.0)]
     phases = Phases(detect_process_s=1, unwind_s=2, plan_s=3, prepare_s=4, connect_s=5)
     seen = outlook(inputs, only, phases, replace(ONE, spares=0, every=7, durable_s=0.0))
     costs = costs_of(ONE.scheme, inputs)
@@ -70,7 +70,7 @@ def test_goodput_grows_with_spares_and_with_reliability_and_falls_with_repairs_s
 
 def test_a_spare_is_recommended_until_the_next_one_costs_more_than_it_brings():
     phases, kinds = Phases(), mix(LLAMA)
-    best = best_spares(LLAMA, kinds, phases, Wishes(), [Scheme(1)])
+    best = best_spares(LLAMA, kinds, phases, Wishes(), [ProtectionScheme(1)])
     worth = [outlook(LLAMA, kinds, phases, replace(ONE, spares=n)).goodput / (2048 + n) for n in range(best + 5)]
     assert 1 < best < 40
     assert max(range(len(worth)), key=worth.__getitem__) == pytest.approx(best, abs=1)
@@ -79,25 +79,25 @@ def test_a_spare_is_recommended_until_the_next_one_costs_more_than_it_brings():
 def test_an_interval_is_the_best_of_all_that_fit():
     inputs = Inputs(nodes=2048, step_s=0.5, state_gb=20.0, network_gb_s=400.0)
     kinds, rate = mix(inputs), 466 / LLAMA.seconds
-    best = best_interval(Scheme(1), inputs, rate)
-    assert best >= least_interval(Scheme(1), inputs)
+    best = best_interval(ProtectionScheme(1), inputs, rate)
+    assert best >= least_interval(ProtectionScheme(1), inputs)
     around = {n: outlook(inputs, kinds, Phases(), replace(ONE, every=n)).goodput for n in range(1, 4 * best)}
     assert around[best] == pytest.approx(max(around.values()), abs=2e-5)
 
 
 def test_a_copy_that_does_not_fit_beside_a_step_is_taken_less_often():
-    assert least_interval(Scheme(1), Inputs(step_s=0.1, state_gb=20.0)) >= 6  # 0.4 s in 0.07 s
+    assert least_interval(ProtectionScheme(1), Inputs(step_s=0.1, state_gb=20.0)) >= 6  # 0.4 s in 0.07 s
 
 
 def test_coded_memory_is_m_of_k_of_a_copy_and_sends_m_shards():
-    whole, coded = costs_of(Scheme(1), LLAMA), costs_of(Scheme(2, 8), LLAMA)
+    whole, coded = costs_of(ProtectionScheme(1), LLAMA), costs_of(ProtectionScheme(2, 8), LLAMA)
     assert coded.held_bytes == whole.held_bytes / 4
     assert coded.wire_bytes == 2 * whole.wire_bytes
     assert coded.rebuild_s > 5 * whole.rebuild_s
 
 
 def test_memory_decides_for_a_coded_scheme():
-    needed = costs_of(Scheme(1), LLAMA)
+    needed = costs_of(ProtectionScheme(1), LLAMA)
     inputs = replace(LLAMA, host_memory_gb=(needed.own_bytes + needed.held_bytes) / 1e9 - 1)
     found = advise(inputs, mix(inputs), Phases(), Wishes(spares=11))
     assert found.best.choice.scheme.coded
@@ -109,7 +109,7 @@ def test_state_that_fits_no_scheme_is_refused_with_what_would_do():
     with pytest.raises(ConfigError, match=r"host_memory_gb=1000.0 cannot be used: .* need 10800 GB per node"):
         advise(inputs, mix(inputs), Phases(), Wishes())
     enough = replace(inputs, host_memory_gb=10_801.0)
-    assert advise(enough, mix(enough), Phases(), Wishes(spares=1)).best.choice.scheme == Scheme(1, 8)
+    assert advise(enough, mix(enough), Phases(), Wishes(spares=1)).best.choice.scheme == ProtectionScheme(1, 8)
 
 
 def test_one_node_can_hold_no_copy():
@@ -129,7 +129,7 @@ def test_racks_that_nobody_named_cost_a_durable_checkpoint_each():
 def test_waiting_for_a_spare_is_what_loses_the_last_copies():
     short, enough = (outlook(LLAMA, mix(LLAMA), Phases(), replace(ONE, spares=n)) for n in (1, 20))
     assert short.fatal_per_s > 50 * enough.fatal_per_s
-    two = outlook(LLAMA, mix(LLAMA), Phases(), replace(ONE, spares=1, scheme=Scheme(2)))
+    two = outlook(LLAMA, mix(LLAMA), Phases(), replace(ONE, spares=1, scheme=ProtectionScheme(2)))
     assert two.fatal_per_s < short.fatal_per_s / 50
 
 

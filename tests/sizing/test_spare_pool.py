@@ -7,15 +7,15 @@ import math
 
 import pytest
 
-from deadpool.sizing.failure_history import Interruption
+from deadpool.sizing.failure_history import InterruptionRate
 from deadpool.sizing.goodput import shortage
 
 HOUR = 3600.0
 LONG = 1e6 * HOUR
 
 
-def repair(mtbf_h: float, away_h: float, kind: str = "repair") -> Interruption:
-    return Interruption(name=kind, kind=kind, per_s=1 / (mtbf_h * HOUR), away_s=away_h * HOUR)
+def repair(mtbf_h: float, away_h: float, kind: str = "repair") -> InterruptionRate:
+    return InterruptionRate(name=kind, kind=kind, per_s=1 / (mtbf_h * HOUR), away_s=away_h * HOUR)
 
 
 def test_one_node_without_a_spare_is_away_as_long_as_repairs_take():

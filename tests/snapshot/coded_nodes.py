@@ -24,7 +24,7 @@ from deadpool.snapshot.erasure.galois import Coder
 from deadpool.snapshot.erasure.parity_frames import ParityName
 from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
-from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
+from deadpool.snapshot.erasure.rebuild import RebuildRequest, SnapshotRebuild
 from deadpool.snapshot.transfer import (
     Found,
     TransferClient,
@@ -218,7 +218,7 @@ class Newcomer:
             sources=tuple(left if sources is None else sources),
             into=self.segment.slot(0),
         )
-        Rebuild(
+        SnapshotRebuild(
             self.client,
             request,
             watch=lambda name, leading: self.progress.append((name, leading)),

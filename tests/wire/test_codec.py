@@ -17,7 +17,7 @@ import pytest
 from deadpool.errors import WireError
 from deadpool.protocol import messages
 from deadpool.protocol.identity import FreeFormMessage, Generation, Message, Value, Version
-from deadpool.protocol.inventory_batches import Copies, Lives
+from deadpool.protocol.inventory_batches import Lives, NodeCopies
 from deadpool.protocol.messages import Answer, Ask, Copy, Facts, Fence, FenceAck, Inventory, Live, Stepped
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
@@ -48,8 +48,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     if kind is RankGroup:
         ranks = st.lists(NUMBERS, min_size=2, max_size=4, unique=True).map(tuple)
         return st.builds(RankGroup, ranks=ranks, parities=st.just(1))
-    if kind in (Copies, Lives):
-        return st.lists(structs_of(Copy if kind is Copies else Live), max_size=4).map(kind.of)
+    if kind in (NodeCopies, Lives):
+        return st.lists(structs_of(Copy if kind is NodeCopies else Live), max_size=4).map(kind.of)
     if isinstance(kind, type) and issubclass(kind, Value):
         return structs_of(kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -234,7 +234,7 @@ def test_a_field_of_another_type_than_declared_is_refused(data):
 
 def test_copies_come_back_as_they_were_and_are_made_only_when_asked_for():
     copies = tuple(_copy(rank, number) for rank in range(8) for number in (4, 5))
-    message = FenceAck(generation=Generation(1, 2), inventory=Inventory(own=Copies.of(copies)))
+    message = FenceAck(generation=Generation(1, 2), inventory=Inventory(own=NodeCopies.of(copies)))
     own = decode(encode(message)).inventory.own
     assert len(own.batches) == 2 and len(own) == 16
     assert list(own) == list(copies)

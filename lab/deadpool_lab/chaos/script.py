@@ -24,7 +24,7 @@ def _note_crash(number: int, frame: FrameType | None) -> None:
     _crashes.append(time.time())
 
 
-class Batches(gpt.Batches):
+class Batches(gpt.RandomBatches):
     def __next__(self) -> Any:
         time.sleep(float(os.environ.get(PACE_VARIABLE, "0")))
         if _crashes:
@@ -37,5 +37,5 @@ class Batches(gpt.Batches):
 if __name__ == "__main__":
     faulthandler.enable(sys.stderr)  # on SIGABRT it prints the stack of every thread
     signal.signal(CRASH_SIGNAL, _note_crash)
-    train.Batches = Batches  # type: ignore[misc, attr-defined]
+    train.RandomBatches = Batches  # type: ignore[misc, attr-defined]
     train.main()

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import deadpool
-from deadpool.demo.gpt import Batches, Size
+from deadpool.demo.gpt import RandomBatches, Size
 from deadpool_lab.workload import layouts
 from deadpool_lab.workload.device import BACKENDS, Epochs, WeightAverage, make_loader, take_device
 from deadpool_lab.workload.layouts.assembly import Assembly, LayoutOptions
@@ -70,7 +70,7 @@ def options_of(args: argparse.Namespace, device: torch.device) -> LayoutOptions:
 def open_data(loader: str, size: Size, built: Assembly) -> tuple[Any, Any]:
     """Returns the source of batches, and the object that has its position, which is protected."""
     if loader == "synthetic":
-        batches = Batches(size, built.data_rank, built.sequences)
+        batches = RandomBatches(size, built.data_rank, built.sequences)
         return batches, batches
     source = make_loader(size, sequences=built.sequences, data_rank=built.data_rank, data_size=built.data_size)
     return Epochs(source), source

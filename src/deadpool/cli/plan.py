@@ -19,7 +19,7 @@ from deadpool.sizing.inputs import Inputs
 
 if TYPE_CHECKING:
     from deadpool.sizing.advice import Advice
-    from deadpool.sizing.failure_history import History
+    from deadpool.sizing.failure_history import FailureCounts
     from deadpool.sizing.inputs import Phases
 
 
@@ -138,7 +138,7 @@ def _check_goodput(wanted: float | None, spares: int | None) -> None:
 
 def _inputs(
     given: dict[str, Any], failure_log: Path | None, log_days: float | None, events: list[Path]
-) -> tuple[Inputs, History | None]:
+) -> tuple[Inputs, FailureCounts | None]:
     """What history tells is a default for what was not given."""
     from deadpool.errors import ConfigError
     from deadpool.sizing.failure_history import from_events, read_log
@@ -176,7 +176,7 @@ def _phases(paths: list[Path]) -> Phases:
     return measured([(str(path), _read(path, "measured")) for path in paths])
 
 
-def _rate_words(given: dict[str, Any], seen: History | None) -> str:
+def _rate_words(given: dict[str, Any], seen: FailureCounts | None) -> str:
     if "mtbf_h" in given:
         return f"as given, one per node in {given['mtbf_h']:g} h"
     if seen is None:

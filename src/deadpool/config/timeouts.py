@@ -19,7 +19,7 @@ REAP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class TimeoutRule:
     """A timeout that is a multiple of the node timeout where it is not given, and not less than `at_least_s`."""
 
     name: str
@@ -35,7 +35,7 @@ class Rule:
 
 _FOUND_FIRST = "a node that dies meanwhile has to be detected by its silence before others are blamed for waiting"
 RULES = (
-    Rule(
+    TimeoutRule(
         name="unwind_timeout_s",
         times=12,
         at_least_s=20.0,
@@ -43,7 +43,7 @@ RULES = (
         what_for="seconds for a trainer to come to rest after a fault elsewhere; then it is replaced",
         why_not_less="",
     ),
-    Rule(
+    TimeoutRule(
         name="prepare_timeout_s",
         times=120,
         at_least_s=600.0,
@@ -51,7 +51,7 @@ RULES = (
         what_for="seconds for a newcomer to build its model and load its state",
         why_not_less=_FOUND_FIRST,
     ),
-    Rule(
+    TimeoutRule(
         name="connect_timeout_s",
         times=12,
         at_least_s=30.0,
@@ -59,7 +59,7 @@ RULES = (
         what_for="seconds for all ranks to rebuild their process groups",
         why_not_less=_FOUND_FIRST,
     ),
-    Rule(
+    TimeoutRule(
         name="spare_wait_s",
         times=120,
         at_least_s=600.0,
@@ -67,7 +67,7 @@ RULES = (
         what_for="seconds that the job waits for a spare when none is left; then it ends",
         why_not_less="a node that comes back may be the spare",
     ),
-    Rule(
+    TimeoutRule(
         name="isolation_timeout_s",
         times=120,
         at_least_s=600.0,
@@ -83,7 +83,7 @@ def derived(node_timeout_s: float, given: Mapping[str, float]) -> dict[str, floa
     return {rule.name: _checked(rule, given[rule.name], node_timeout_s) for rule in RULES}
 
 
-def _checked(rule: Rule, given_s: float, node_timeout_s: float) -> float:
+def _checked(rule: TimeoutRule, given_s: float, node_timeout_s: float) -> float:
     least_s = rule.least_times * node_timeout_s
     if given_s < 0 or (given_s and given_s < least_s):
         count = "one node timeout" if rule.least_times == 1 else f"{rule.least_times:g} node timeouts"

@@ -37,7 +37,7 @@ class Embedding(nn.Module):
         return embedded
 
 
-class Block(nn.Module):
+class GPTBlock(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.head_width, self.dropout, self.checkpoint = size.width // size.heads, size.dropout, size.checkpoint
@@ -84,7 +84,7 @@ class GPT(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.embedding = Embedding(size)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(GPTBlock(size) for _ in range(size.layers))
         self.head = OutputHead(size)
 
     @property
@@ -109,7 +109,7 @@ class BranchingGPT(GPT):
 
     def __init__(self, size: Size) -> None:
         super().__init__(size)
-        self.branch = Block(size)
+        self.branch = GPTBlock(size)
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-class Batches:
+class RandomBatches:
     """Random sequences by (step, data rank). Their position can be saved, like that of a stateful data loader."""
 
     def __init__(self, size: Size, rank: int, per_rank: int) -> None:

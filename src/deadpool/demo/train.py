@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import deadpool
-from deadpool.demo.gpt import GPT, Batches, Size, mean_loss
+from deadpool.demo.gpt import GPT, RandomBatches, Size, mean_loss
 
 BATCH = 2  # sequences per rank
 
@@ -62,7 +62,7 @@ def main() -> None:
     model = build(args.layout, size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
-    data = Batches(size, pool.rank, BATCH)
+    data = RandomBatches(size, pool.rank, BATCH)
     job = pool.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=data)
 
     args.out.mkdir(parents=True, exist_ok=True)

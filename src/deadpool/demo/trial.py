@@ -1,7 +1,7 @@
 """The demo: the same training twice, once undisturbed and once with a node killed in mid-step, and the two compared.
 
 `compare` does the whole demo. `Trial` runs a training script as a job of real processes on this machine, and reads its
-events and results. `Results` and `StepTimes` are read from what each rank wrote, and two runs are compared bit for bit.
+events and results. `Results` and `StepTime` are read from what each rank wrote, and two runs are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def watch(trial: Trial, step: int, progress: OnProgress, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
+class StepTime:
     """`ended` is wall-clock time; `cpu_s` is the CPU time that the trainer's process had used by then."""
 
     step: int
@@ -140,20 +140,20 @@ class Results:
     """Per rank: the loss of each step (the last one if the step was redone), all steps in order, the final digest."""
 
     losses: dict[int, dict[int, str]]
-    steps: dict[int, list[StepTimes]]
+    steps: dict[int, list[StepTime]]
     digests: dict[int, str]
 
     @classmethod
     def read(cls, folder: Path) -> Results:
         losses: dict[int, dict[int, str]] = {}
-        done: dict[int, list[StepTimes]] = {}
+        done: dict[int, list[StepTime]] = {}
         digests: dict[int, str] = {}
         for path in sorted(folder.glob("rank*.jsonl")):
             rank = int(path.stem.removeprefix("rank"))
             lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
             steps = [line for line in lines if "step" in line]
             losses[rank] = {line["step"]: line["loss"] for line in steps}
-            done[rank] = [StepTimes(step=s["step"], ended=s["ended"], cpu_s=s["cpu_s"]) for s in steps]
+            done[rank] = [StepTime(step=s["step"], ended=s["ended"], cpu_s=s["cpu_s"]) for s in steps]
             for line in lines:
                 if "digest" in line:
                     digests[rank] = line["digest"]

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deadpool import __version__
-from deadpool.doctor.finding import Facts, Finding, Report, note
+from deadpool.doctor.finding import Facts, Finding, NodeReport, note
 
 MOST_APART_S = 0.5
 """Events of all nodes are put in order by their clocks, and a recovery takes about a second."""
@@ -168,7 +168,7 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def compare(reports: Sequence[Report]) -> list[Finding]:
+def compare(reports: Sequence[NodeReport]) -> list[Finding]:
     """One finding for each node that differs from most; where there is no majority, from the first."""
     findings = []
     for fact, name in COMPARED.items():

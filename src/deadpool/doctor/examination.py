@@ -24,7 +24,7 @@ from pathlib import Path
 
 from deadpool.control.launch.examination import run_doctor
 from deadpool.doctor.clock import check_clock, check_import, check_time_limit, check_versions, compare
-from deadpool.doctor.finding import Facts, Finding, Report, unknown
+from deadpool.doctor.finding import Facts, Finding, NodeReport, unknown
 from deadpool.doctor.machine import (
     check_folder,
     check_gpus,
@@ -69,7 +69,7 @@ _HANGS = {
 """Checks that do not end where something is broken, and what to do."""
 
 
-def examine(options: Options, node: str | None = None) -> Report:
+def examine(options: Options, node: str | None = None) -> NodeReport:
     """Call it in a process with one thread: it forks."""
     outcomes = run_all(_checks(options), options.timeout_s)
     facts: Facts = {"host": socket.gethostname(), "user": os.getuid()}
@@ -81,7 +81,7 @@ def examine(options: Options, node: str | None = None) -> Report:
             facts |= outcome[0]
             findings += outcome[1]
     name = node or socket.gethostname()
-    return Report(node=name, facts=facts, findings=tuple(each.at(name) for each in findings))
+    return NodeReport(node=name, facts=facts, findings=tuple(each.at(name) for each in findings))
 
 
 def _checks(options: Options) -> dict[str, Check]:
@@ -118,7 +118,7 @@ def preflight(
     gpus: int | None = None,
     end_time: float | None = None,
     timeout_s: float = 5.0,
-) -> Report:
+) -> NodeReport:
     """Examines this machine for a job that is about to start here. `exit_code(report.findings)` says whether to start
     it. It takes well under 2 s where nothing hangs, and never much longer than `timeout_s`."""
     words = [f"--run-dir={run_dir}"] if run_dir is not None else []
@@ -127,8 +127,8 @@ def preflight(
     words += [f"--end-time={end_time}"] if end_time is not None else []
     told = run_doctor(words, timeout_s=timeout_s)
     if "error" in told:
-        return Report(node="", findings=(unknown("doctor", f"the examination failed: {told['error']}", _AGAIN),))
-    return Report.from_json(told["nodes"][0])
+        return NodeReport(node="", findings=(unknown("doctor", f"the examination failed: {told['error']}", _AGAIN),))
+    return NodeReport.from_json(told["nodes"][0])
 
 
 def compared(printed: Iterable[tuple[str, str]]) -> list[Finding]:
@@ -136,12 +136,12 @@ def compared(printed: Iterable[tuple[str, str]]) -> list[Finding]:
     reports, findings = [], []
     for node, text in printed:
         try:
-            report = Report.from_json(json.loads(text)["nodes"][0])
+            report = NodeReport.from_json(json.loads(text)["nodes"][0])
         except (ValueError, KeyError, TypeError, IndexError):
             last = (text.strip().splitlines() or ["nothing"])[-1]
             findings.append(unknown("doctor", f"it printed no report: {last[:200]}", _AGAIN + " there").at(node))
             continue
-        reports.append(Report(node=node, facts=report.facts, findings=report.findings))
+        reports.append(NodeReport(node=node, facts=report.facts, findings=report.findings))
     return [*findings, *(each.at(report.node) for report in reports for each in report.findings), *compare(reports)]
 
 

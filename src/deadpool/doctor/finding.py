@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 SAME_SECRET = "give every node the same secret (DEADPOOL_SECRET_FILE) and --tls"
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     FINDING = "finding"  # a job would fail, or be slow, because of it
     UNKNOWN = "could not look"
     NOTE = "note"  # worth knowing; no reason to keep a job off the node
@@ -40,7 +40,7 @@ class Finding:
     what: str
     do: str
     node: str = ""
-    kind: Kind = Kind.FINDING
+    kind: FindingKind = FindingKind.FINDING
 
     def at(self, node: str) -> Finding:
         return dataclasses.replace(self, node=self.node or node)
@@ -51,19 +51,19 @@ class Finding:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Finding:
         texts = {name: str(value[name]) for name in ("check", "what", "do", "node")}
-        return cls(**texts, kind=Kind(value["kind"]))
+        return cls(**texts, kind=FindingKind(value["kind"]))
 
 
 def note(check: str, what: str, do: str) -> Finding:
-    return Finding(check=check, what=what, do=do, kind=Kind.NOTE)
+    return Finding(check=check, what=what, do=do, kind=FindingKind.NOTE)
 
 
 def unknown(check: str, what: str, do: str) -> Finding:
-    return Finding(check=check, what=what, do=do, kind=Kind.UNKNOWN)
+    return Finding(check=check, what=what, do=do, kind=FindingKind.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class NodeReport:
     """What was found on one node."""
 
     node: str
@@ -74,7 +74,7 @@ class Report:
         return {"node": self.node, "facts": self.facts, "findings": [each.to_json() for each in self.findings]}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Report:
+    def from_json(cls, value: Mapping[str, Any]) -> NodeReport:
         """Raises KeyError, TypeError or ValueError where it is not one."""
         findings = tuple(Finding.from_json(each) for each in value["findings"])
         return cls(node=str(value["node"]), facts=dict(value["facts"]), findings=findings)
@@ -82,19 +82,19 @@ class Report:
 
 def exit_code(findings: Iterable[Finding]) -> ExitCode:
     kinds = {each.kind for each in findings}
-    if Kind.FINDING in kinds:
+    if FindingKind.FINDING in kinds:
         return ExitCode.FINDING
-    return ExitCode.COULD_NOT_LOOK if Kind.UNKNOWN in kinds else ExitCode.FINE
+    return ExitCode.COULD_NOT_LOOK if FindingKind.UNKNOWN in kinds else ExitCode.FINE
 
 
-_ORDER = list(Kind)
+_ORDER = list(FindingKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What was found on all examined nodes. `findings` are those of their reports and those of them together."""
 
-    reports: tuple[Report, ...]
+    reports: tuple[NodeReport, ...]
     findings: tuple[Finding, ...]
     links: tuple[Facts, ...] = field(default=())
 
@@ -108,14 +108,14 @@ class Result:
         return {"code": int(self.code), "nodes": nodes, "findings": findings, "links": list(self.links)}
 
     @classmethod
-    def of(cls, reports: Sequence[Report], more: Sequence[Finding] = (), links: Sequence[Facts] = ()) -> Result:
+    def of(cls, reports: Sequence[NodeReport], more: Sequence[Finding] = (), links: Sequence[Facts] = ()) -> Result:
         own = [finding for report in reports for finding in report.findings]
         return cls(reports=tuple(reports), findings=(*own, *more), links=tuple(links))
 
 
 def show(result: Result, console: Console) -> None:
     """One table, the gravest first; equal findings of several nodes share a row."""
-    rows: dict[tuple[Kind, str, str, str], list[str]] = {}
+    rows: dict[tuple[FindingKind, str, str, str], list[str]] = {}
     for each in sorted(result.findings, key=lambda found: _ORDER.index(found.kind)):
         nodes = rows.setdefault((each.kind, each.check, each.what, each.do), [])
         if each.node not in nodes:

@@ -12,7 +12,7 @@ from typing import Any
 
 from deadpool.control.agent.coordinator_client import unreachable
 from deadpool.doctor.clock import apart, compare, offset_s
-from deadpool.doctor.finding import SAME_SECRET, Finding, Report, Result, unknown
+from deadpool.doctor.finding import SAME_SECRET, Finding, NodeReport, Result, unknown
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask, Peer
@@ -30,7 +30,7 @@ _PORTS = "let nodes of the job reach each other on all TCP ports above 1024, or 
 class JoiningMachine:
     """This machine, if it wants to join."""
 
-    report: Report
+    report: NodeReport
     host: str
 
 
@@ -102,9 +102,11 @@ async def _ask(address: Address, credentials: Credentials, question: Ask) -> Ans
         link.abort()
 
 
-def _reports(nodes: Mapping[str, dict[str, Any]]) -> list[Report]:
+def _reports(nodes: Mapping[str, dict[str, Any]]) -> list[NodeReport]:
     return [
-        Report.from_json({**told["report"], "node": node}) for node, told in sorted(nodes.items()) if "report" in told
+        NodeReport.from_json({**told["report"], "node": node})
+        for node, told in sorted(nodes.items())
+        if "report" in told
     ]
 
 
@@ -140,7 +142,7 @@ def _slow_copies(rates: Mapping[str, float | None]) -> list[Finding]:
     ]
 
 
-def _of_joining(report: Report, nodes: Mapping[str, dict[str, Any]]) -> list[Finding]:
+def _of_joining(report: NodeReport, nodes: Mapping[str, dict[str, Any]]) -> list[Finding]:
     peers = [Peer(node=node, address=Address(host=told["host"], port=told["port"])) for node, told in nodes.items()]
     findings = [
         Finding(check="ports", node=report.node, what=f"it does not reach node {node}", do=_PORTS)

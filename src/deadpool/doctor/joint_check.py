@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deadpool.doctor.clock import apart, compare, offset_s
-from deadpool.doctor.finding import SAME_SECRET, Finding, Report, Result, note, unknown
+from deadpool.doctor.finding import SAME_SECRET, Finding, NodeReport, Result, note, unknown
 from deadpool.doctor.links import REACH_S, Link, Responder, peers_of, ring, slow_links, too_slow
 from deadpool.errors import ConfigError, VersionMismatch, WireError, WrongSecret
 from deadpool.protocol.identity import Address
@@ -36,7 +36,7 @@ _SECOND_LOOKS = 8
 
 
 async def examine_together(
-    report: Report,
+    report: NodeReport,
     place: Address,
     *,
     count: int,
@@ -77,7 +77,7 @@ async def _begin(check: JointCheck, place: Address) -> bool:
 
 
 async def _respond(
-    responder: Responder, place: Address, own: Address, report: Report, wait_s: float
+    responder: Responder, place: Address, own: Address, report: NodeReport, wait_s: float
 ) -> tuple[Result | None, int]:
     try:
         async with asyncio.timeout(2 * wait_s + _HOLD_S):
@@ -94,7 +94,7 @@ async def _respond(
     return None, code
 
 
-def _alone(report: Report, finding: Finding) -> tuple[Result, int]:
+def _alone(report: NodeReport, finding: Finding) -> tuple[Result, int]:
     result = Result.of([report], [finding.at(report.node)])
     return result, int(result.code)
 
@@ -114,7 +114,7 @@ class ExaminedNode:
     """One node, as the process that asks sees it."""
 
     link: ControlLink
-    report: Report
+    report: NodeReport
     address: Address
     answers: asyncio.Queue[Answer | None] = field(default_factory=asyncio.Queue)
     gone: bool = False
@@ -182,14 +182,14 @@ class JointCheck:
             peer.answers.put_nowait(None)
 
     def _welcome(self, link: ControlLink, arguments: dict[str, Any]) -> ExaminedNode:
-        report = Report.from_json(arguments["report"])
+        report = NodeReport.from_json(arguments["report"])
         names = {peer.node for peer in self._peers}
         name, number = report.node, 2
         while name in names:
             name, number = f"{report.node}#{number}", number + 1
         findings = tuple(Finding.from_json({**each.to_json(), "node": name}) for each in report.findings)
         address = Address(host=str(arguments["host"]), port=int(arguments["port"]))
-        peer = ExaminedNode(link, Report(node=name, facts=report.facts, findings=findings), address)
+        peer = ExaminedNode(link, NodeReport(node=name, facts=report.facts, findings=findings), address)
         self._peers.append(peer)
         if len(self._peers) >= self._count:
             self._complete.set()

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from deadpool.doctor.finding import Facts, Finding, Report, note
+from deadpool.doctor.finding import Facts, Finding, NodeReport, note
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.protocol.identity import Address
 from deadpool.protocol.messages import Answer, Ask
@@ -44,7 +44,7 @@ _ALL_UP_TO = 64
 
 
 class Responder:
-    def __init__(self, report: Report, host: str, credentials: Credentials) -> None:
+    def __init__(self, report: NodeReport, host: str, credentials: Credentials) -> None:
         """`host` is where other nodes reach this one."""
         self._report, self._host, self._credentials = report, host, credentials
         self._received: dict[str, float] = {}  # GB/s by sender

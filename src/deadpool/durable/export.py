@@ -21,7 +21,7 @@ from torch import Tensor
 
 from deadpool.durable.manifest import Manifest, complete_ones
 from deadpool.durable.metadata import Written, tensors_by_name
-from deadpool.durable.pieces import Piece, decode_part, part_path
+from deadpool.durable.pieces import TensorPiece, decode_part, part_path
 from deadpool.durable.rate import CHUNK_BYTES
 from deadpool.durable.store import Store
 from deadpool.errors import ConfigError, StateError
@@ -40,7 +40,7 @@ class StoredTensor:
     kind: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    pieces: tuple[tuple[str, Piece], ...]  # with the file that has it
+    pieces: tuple[tuple[str, TensorPiece], ...]  # with the file that has it
 
     @property
     def nbytes(self) -> int:
@@ -221,7 +221,7 @@ def _write_shard(store: Store, checkpoint: str, shard: Sequence[StoredTensor], p
 def _read_shard(store: Store, checkpoint: str, shard: Sequence[StoredTensor]) -> dict[str, Tensor]:
     """Every file is opened once, and read from its beginning to its end."""
     tensors = {tensor.name: torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in shard}
-    by_file: dict[str, list[tuple[StoredTensor, Piece]]] = {}
+    by_file: dict[str, list[tuple[StoredTensor, TensorPiece]]] = {}
     for tensor in shard:
         for file, piece in tensor.pieces:
             if piece.nbytes:
@@ -233,7 +233,7 @@ def _read_shard(store: Store, checkpoint: str, shard: Sequence[StoredTensor]) ->
     return tensors
 
 
-def _read_piece(stream: BinaryIO, piece: Piece, whole: Tensor, path: str) -> None:
+def _read_piece(stream: BinaryIO, piece: TensorPiece, whole: Tensor, path: str) -> None:
     """A piece that is the whole tensor goes to its place at once; another one is smaller than the tensor."""
     is_whole = piece.shape == piece.whole
     local = whole if is_whole else torch.empty(piece.shape, dtype=whole.dtype)
@@ -249,7 +249,7 @@ def _read_piece(stream: BinaryIO, piece: Piece, whole: Tensor, path: str) -> Non
         whole[tuple(slice(at, at + size) for at, size in zip(piece.start, piece.shape, strict=True))].copy_(local)
 
 
-def _place(piece: Piece) -> int:
+def _place(piece: TensorPiece) -> int:
     assert piece.at is not None
     return piece.at[2]
 

@@ -21,8 +21,8 @@ import msgspec
 import xxhash
 
 from deadpool.durable.pieces import (
-    Part,
-    Piece,
+    PartFile,
+    TensorPiece,
     data_path,
     decode_part,
     identity,
@@ -211,9 +211,9 @@ def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -
             raise CopyDamaged(f"{name}: region {each!r} of rank {rank} is {DAMAGED}")
 
 
-def _by_file(store: Store, name: str, part: Part) -> Iterator[tuple[str, list[tuple[Piece, int]]]]:
+def _by_file(store: Store, name: str, part: PartFile) -> Iterator[tuple[str, list[tuple[TensorPiece, int]]]]:
     """The rank's pieces by the file that has them, in the order of that file."""
-    by_writer: dict[int, list[Piece]] = {}
+    by_writer: dict[int, list[TensorPiece]] = {}
     for piece in part.pieces:
         if piece.nbytes and piece.region:
             by_writer.setdefault(piece.writer, []).append(piece)
@@ -228,7 +228,7 @@ def _by_file(store: Store, name: str, part: Part) -> Iterator[tuple[str, list[tu
         yield data_path(writer), sorted(places, key=lambda place: place[1])
 
 
-def _read_part(store: Store, name: str, rank: int) -> Part:
+def _read_part(store: Store, name: str, rank: int) -> PartFile:
     return decode_part(store.read(f"{name}/{part_path(rank)}"))
 
 

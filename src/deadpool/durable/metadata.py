@@ -20,15 +20,15 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from deadpool.durable.pieces import Part, Piece, identity
+from deadpool.durable.pieces import PartFile, TensorPiece, identity
 from deadpool.errors import StateError
 from deadpool.snapshot.record.tensors import dtype_from_name
 
 METADATA = ".metadata"
-Written = tuple[Part, Piece]
+Written = tuple[PartFile, TensorPiece]
 
 
-def encode_metadata(parts: Iterable[Part]) -> bytes:
+def encode_metadata(parts: Iterable[PartFile]) -> bytes:
     """StateError: some tensor is in no part, or two ranks that should have the same one do not."""
     parts = list(parts)
     _require_all_written(parts)
@@ -38,7 +38,7 @@ def encode_metadata(parts: Iterable[Part]) -> bytes:
     return pickle.dumps(metadata)
 
 
-def _require_all_written(parts: list[Part]) -> None:
+def _require_all_written(parts: list[PartFile]) -> None:
     found = {part.rank: part.found() for part in parts}
     for part in parts:
         for piece in part.pieces:
@@ -54,7 +54,7 @@ def _require_all_written(parts: list[Part]) -> None:
                 )
 
 
-def tensors_by_name(parts: list[Part]) -> Iterable[tuple[str, list[Written]]]:
+def tensors_by_name(parts: list[PartFile]) -> Iterable[tuple[str, list[Written]]]:
     """All chunks of each tensor, under the name that it gets."""
     tensors: dict[str, dict[tuple[int, ...], list[Written]]] = {}
     for part in parts:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from deadpool.durable.pieces import (
-    Part,
-    Piece,
+    PartFile,
+    TensorPiece,
     data_path,
     encode_part,
     part_path,
@@ -57,7 +57,7 @@ class PartWriter:
         pieces = self._write_tensors(rank, decode_layout(encoded_layout), regions, host_buffers(host["module"]), files)
         self._write_file(record_path(rank), record, files)
         self._write_file(recording_path(rank), recording, files)
-        part = Part(rank=rank, file=data_path(rank), pieces=tuple(pieces), files=dict(files))
+        part = PartFile(rank=rank, file=data_path(rank), pieces=tuple(pieces), files=dict(files))
         self._write_file(part_path(rank), encode_part(part), files)
         return sum(size for size, _ in files.values())
 
@@ -68,7 +68,7 @@ class PartWriter:
         regions: dict[Region, memoryview],
         buffers: dict[str, Tensor],
         files: dict[str, tuple[int, str]],
-    ) -> list[Piece]:
+    ) -> list[TensorPiece]:
         writers = _writers(layout)
         with self._store.writing(f"{self._name}/{data_path(rank)}") as file:
             out = CheckedWriter(file, self._limit)
@@ -82,7 +82,7 @@ class PartWriter:
 
     def _write_tensor(
         self, rank: int, layout: SlotLayout, entry: TensorEntry, writer: int, whole: memoryview, out: CheckedWriter
-    ) -> Piece:
+    ) -> TensorPiece:
         data = whole[entry.offset : entry.offset + entry.nbytes]
         at = None
         if writer == rank:
@@ -90,7 +90,7 @@ class PartWriter:
             at = (out.size, len(archive), out.size + inside)
             out.write(archive)
         spec = entry.dtensor_spec
-        return Piece(
+        return TensorPiece(
             name=entry.name,
             kind=entry.key[0],
             dtype=dtype_name(entry.dtype),
@@ -142,13 +142,13 @@ def _is_dense(buffer: Tensor | None) -> bool:
     return buffer is not None and buffer.layout == torch.strided
 
 
-def _write_buffer(rank: int, name: str, buffer: Tensor, out: CheckedWriter) -> Piece:
+def _write_buffer(rank: int, name: str, buffer: Tensor, out: CheckedWriter) -> TensorPiece:
     data = memoryview(to_bytes(buffer))
     archive, inside = _archive(buffer.contiguous(), data)
     at = (out.size, len(archive), out.size + inside)
     out.write(archive)
     shape = tuple(buffer.shape)
-    return Piece(
+    return TensorPiece(
         name=name,
         kind="buffer",
         dtype=dtype_name(buffer.dtype),

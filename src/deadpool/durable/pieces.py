@@ -19,7 +19,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TensorPiece:
     """One tensor of one rank: its local part. `digest` is of its bytes."""
 
     name: str
@@ -40,18 +40,18 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PartFile:
     rank: int
     file: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     files: dict[str, tuple[int, str]]  # that this rank wrote: size, checksum
 
-    def found(self) -> dict[tuple[str, tuple[int, ...], tuple[int, ...]], Piece]:
+    def found(self) -> dict[tuple[str, tuple[int, ...], tuple[int, ...]], TensorPiece]:
         """Pieces that this rank wrote, by what identifies them among the ranks that have the same."""
         return {identity(piece): piece for piece in self.pieces if piece.at is not None}
 
 
-def identity(piece: Piece) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+def identity(piece: TensorPiece) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
     return piece.name, piece.start, piece.sharing
 
 
@@ -83,7 +83,7 @@ def share_out(sizes: Iterable[tuple[str, int]], ranks: tuple[int, ...]) -> dict[
     return writers
 
 
-def encode_part(part: Part) -> bytes:
+def encode_part(part: PartFile) -> bytes:
     rows = [
         (*(p.name, p.kind, p.dtype, p.whole, p.start, p.shape, p.region, p.offset, p.nbytes, p.digest), *_place(p))
         for p in part.pieces
@@ -92,23 +92,23 @@ def encode_part(part: Part) -> bytes:
     return packed
 
 
-def _place(piece: Piece) -> tuple[tuple[int, ...], int, tuple[int, int, int] | None]:
+def _place(piece: TensorPiece) -> tuple[tuple[int, ...], int, tuple[int, int, int] | None]:
     return piece.sharing, piece.writer, piece.at
 
 
-def decode_part(data: bytes) -> Part:
+def decode_part(data: bytes) -> PartFile:
     try:
         number, rank, file, rows, files = msgpack.unpackb(data, use_list=False)
         if number != _FORMAT:
             raise StateError(f"a part of a checkpoint has format {number}, but this version reads format {_FORMAT}")
-        return Part(rank=rank, file=file, pieces=tuple(_piece(row) for row in rows), files=dict(files))
+        return PartFile(rank=rank, file=file, pieces=tuple(_piece(row) for row in rows), files=dict(files))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise StateError(f"this is not a part of a checkpoint ({error})") from error
 
 
-def _piece(row: tuple[Any, ...]) -> Piece:
+def _piece(row: tuple[Any, ...]) -> TensorPiece:
     name, kind, dtype, whole, start, shape, region, offset, nbytes, digest, sharing, writer, at = row
-    return Piece(
+    return TensorPiece(
         name=name,
         kind=kind,
         dtype=dtype,

@@ -99,13 +99,13 @@ class LiveBatch(Value, frozen=True):
         return (Live(rank=rank, version=self.version, clean=self.clean) for rank in self.ranks)
 
 
-class Copies(Value, frozen=True):
+class NodeCopies(Value, frozen=True):
     """The copies of one node. Iterating makes single copies, in the order of their ranks."""
 
     batches: tuple[CopyBatch, ...] = ()
 
     @classmethod
-    def of(cls, copies: Iterable[Copy]) -> Copies:
+    def of(cls, copies: Iterable[Copy]) -> NodeCopies:
         alike: dict[SharedTraits, list[Seal]] = {}
         for copy in copies:
             seal = copy.seal
@@ -153,7 +153,7 @@ class JointCopy(Value, frozen=True, kw_only=True):
     member: int
     version: Version
     digest: int
-    copies: Copies  # of the other members, as they were when it was made
+    copies: NodeCopies  # of the other members, as they were when it was made
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -170,6 +170,6 @@ class Inventory(Value, frozen=True, kw_only=True):
     """All state that a node has, frozen when it acknowledged a fence."""
 
     live: Lives = Lives()
-    own: Copies = Copies()
-    held: Copies = Copies()
+    own: NodeCopies = NodeCopies()
+    held: NodeCopies = NodeCopies()
     joint: tuple[JointCopy, ...] = ()

@@ -3,7 +3,7 @@
     RESTING  -- Arriving --> LoadEarly (once; the walk stays where it is)
     RESTING  -- Restore  --> Load -- loaded ----> Prepared to the agent
                                   \\- damaged ---> CopyLost to the agent; this walk leads nowhere
-    PREPARED -- Connect  --> Rebuild -- connected --> Connected to the agent
+    PREPARED -- Connect  --> RebuildGroups -- connected --> Connected to the agent
     CONNECTED -- Go      --> Resume
 
 The trainer (trainer/recovery/recovery.py) and the simulator (the lab's sim/process/seating.py) carry out the actions;
@@ -63,7 +63,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuild:
+class RebuildGroups:
     """Build every process group anew, then call `connected`."""
 
     connect: Connect
@@ -81,7 +81,7 @@ class Abandon:
     """A newer generation began. A trainer that was fenced rests again; a newcomer takes its newer seat."""
 
 
-WalkAction = LoadEarly | Load | Rebuild | Resume | Abandon
+WalkAction = LoadEarly | Load | RebuildGroups | Resume | Abandon
 
 
 class RecoveryWalk:
@@ -169,7 +169,7 @@ class RecoveryWalk:
         if connect is None:
             return None
         self.stage = WalkStage.CONNECTING
-        return Rebuild(connect=connect)
+        return RebuildGroups(connect=connect)
 
     def connected(self) -> Connected | None:
         """Every group is rebuilt. None: nothing is sent, as a newer generation began meanwhile."""

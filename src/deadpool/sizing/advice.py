@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from deadpool.errors import ConfigError
-from deadpool.sizing.failure_history import PLANNED, PROCESS, RACK, Interruption
-from deadpool.sizing.goodput import Choice, Outlook, outlook, survives_a_rack
+from deadpool.sizing.failure_history import PLANNED, PROCESS, RACK, InterruptionRate
+from deadpool.sizing.goodput import Choice, Forecast, outlook, survives_a_rack
 from deadpool.sizing.inputs import GB, Inputs, Phases
-from deadpool.sizing.protection import SCHEMES, Scheme, best_interval, costs_of, fits
+from deadpool.sizing.protection import SCHEMES, ProtectionScheme, best_interval, costs_of, fits
 
 TORCHRUN_RESTART_S = 22.8
 PEER_RECOVERY_S = (20.0, 150.0)
@@ -36,12 +36,12 @@ class Alternative:
     assumed: str
 
 
-def alternatives(inputs: Inputs, ours: Outlook) -> tuple[Alternative, ...]:
+def alternatives(inputs: Inputs, ours: Forecast) -> tuple[Alternative, ...]:
     slow, fast = _standby(inputs, ours, PEER_RECOVERY_S[1]), _standby(inputs, ours, PEER_RECOVERY_S[0])
     return (_torchrun(inputs, ours), slow, fast)
 
 
-def _torchrun(inputs: Inputs, ours: Outlook) -> Alternative:
+def _torchrun(inputs: Inputs, ours: Forecast) -> Alternative:
     """Young's interval: a save of s seconds every sqrt(2 s / r) loses least."""
     faults, planned = _rates(ours)
     save_s, rate = ours.write_s, faults + planned
@@ -58,7 +58,7 @@ def _torchrun(inputs: Inputs, ours: Outlook) -> Alternative:
     return Alternative(name="torchrun + checkpoints", goodput=goodput, assumed=assumed)
 
 
-def _standby(inputs: Inputs, ours: Outlook, down_s: float) -> Alternative:
+def _standby(inputs: Inputs, ours: Forecast, down_s: float) -> Alternative:
     faults, planned = _rates(ours)
     redone = faults * 1.5 * inputs.step_s
     goodput = (1 - ours.short.share) * max(0.0, 1 - redone) * math.exp(-(faults + planned) * down_s)
@@ -71,7 +71,7 @@ def _standby(inputs: Inputs, ours: Outlook, down_s: float) -> Alternative:
     return Alternative(name=f"warm standby, {down_s:g} s", goodput=goodput, assumed=assumed)
 
 
-def _rates(ours: Outlook) -> tuple[float, float]:
+def _rates(ours: Forecast) -> tuple[float, float]:
     """Returns the rates of faults and of planned interruptions, for the whole job."""
     named = [kind for kind in ours.kinds if not kind.loses_all]
     planned = sum(kind.per_s for kind in named if kind.name == PLANNED)
@@ -84,7 +84,7 @@ MOST_EVENTS = 2_000_000
 
 
 def band(
-    inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, *, evidence: float | None, seed: int = 0
+    inputs: Inputs, mix: Sequence[InterruptionRate], expected: Forecast, *, evidence: float | None, seed: int = 0
 ) -> tuple[float, float]:
     """Returns the goodputs between which nine of ten runs end. `evidence` is the number of failures from which the rate
     was estimated.
@@ -95,7 +95,7 @@ def band(
 
 
 def draws(
-    inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, *, evidence: float | None = None, seed: int = 0
+    inputs: Inputs, mix: Sequence[InterruptionRate], expected: Forecast, *, evidence: float | None = None, seed: int = 0
 ) -> list[float]:
     random = Random(seed)
     total = inputs.nodes + expected.choice.spares
@@ -111,7 +111,7 @@ def _factor(random: Random, evidence: float | None) -> float:
     return 1.0 if evidence is None else random.gammavariate(evidence + 0.5, 1.0 / (evidence + 0.5))
 
 
-def _draw(inputs: Inputs, mix: Sequence[Interruption], expected: Outlook, factor: float, random: Random) -> float:
+def _draw(inputs: Inputs, mix: Sequence[InterruptionRate], expected: Forecast, factor: float, random: Random) -> float:
     nodes, spares = inputs.nodes, expected.choice.spares
     total, racks = nodes + spares, inputs.racks
     kinds = {kind.name: kind for kind in expected.kinds}
@@ -155,7 +155,7 @@ class Wishes:
     """What the user has chosen already; None: to be recommended."""
 
     spares: int | None = None
-    scheme: Scheme | None = None
+    scheme: ProtectionScheme | None = None
     every: int | None = None
     durable_s: float | None = None
     racks_known: bool = True
@@ -165,15 +165,15 @@ class Wishes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     inputs: Inputs
-    mix: tuple[Interruption, ...]
+    mix: tuple[InterruptionRate, ...]
     phases: Phases
-    best: Outlook
+    best: Forecast
     band: tuple[float, float]
-    schemes: tuple[Outlook, ...]  # that fit, at the same spares and the best interval of each
+    schemes: tuple[Forecast, ...]  # that fit, at the same spares and the best interval of each
     others: tuple[Alternative, ...]
     rate_from: str
     aim: str  # what the number of spares was chosen for
-    nearby: tuple[Outlook, ...] = ()  # other numbers of spares, the rest as recommended
+    nearby: tuple[Forecast, ...] = ()  # other numbers of spares, the rest as recommended
 
     @property
     def survives_rack(self) -> bool:
@@ -182,7 +182,7 @@ class Advice:
 
 def advise(
     inputs: Inputs,
-    mix: tuple[Interruption, ...],
+    mix: tuple[InterruptionRate, ...],
     phases: Phases,
     wishes: Wishes,
     *,
@@ -223,7 +223,7 @@ def _nearby(spares: int) -> list[int]:
     return sorted({max(0, spares - step), spares, spares + step} | ({2} if not spares else set()))
 
 
-def _usable(inputs: Inputs, wishes: Wishes) -> list[Scheme]:
+def _usable(inputs: Inputs, wishes: Wishes) -> list[ProtectionScheme]:
     wanted = [wishes.scheme] if wishes.scheme is not None else list(SCHEMES)
     usable = [scheme for scheme in wanted if fits(scheme, inputs)]
     if usable:
@@ -244,7 +244,7 @@ def _usable(inputs: Inputs, wishes: Wishes) -> list[Scheme]:
 
 
 def best_spares(
-    inputs: Inputs, mix: Sequence[Interruption], phases: Phases, wishes: Wishes, schemes: Sequence[Scheme]
+    inputs: Inputs, mix: Sequence[InterruptionRate], phases: Phases, wishes: Wishes, schemes: Sequence[ProtectionScheme]
 ) -> int:
     """The most useful work per node that is paid for, G / (N + S); or the fewest that bring the goodput asked for."""
     away = sum(each.per_s * each.away_s for each in mix if each.kind not in (PROCESS, RACK)) * inputs.nodes
@@ -267,8 +267,13 @@ def best_spares(
 
 
 def _outlook(
-    inputs: Inputs, mix: Sequence[Interruption], phases: Phases, wishes: Wishes, scheme: Scheme, spares: int
-) -> Outlook:
+    inputs: Inputs,
+    mix: Sequence[InterruptionRate],
+    phases: Phases,
+    wishes: Wishes,
+    scheme: ProtectionScheme,
+    spares: int,
+) -> Forecast:
     rate = sum(each.per_s * (inputs.racks if each.kind == RACK else inputs.nodes) for each in mix)
     every = wishes.every if wishes.every is not None else best_interval(scheme, inputs, rate)
     durable_s = wishes.durable_s if wishes.durable_s is not None else MOST_DURABLE_S
@@ -279,14 +284,14 @@ def _outlook(
     return outlook(inputs, mix, phases, replace(choice, durable_s=best_durable_s(seen)))
 
 
-def best_durable_s(seen: Outlook) -> float:
+def best_durable_s(seen: Forecast) -> float:
     """A checkpoint costs 2.6 % of the time that it is written in: sqrt(2 c / r), within sensible bounds."""
     cost, rate = 0.026 * seen.write_s, seen.fatal_per_s
     wanted = math.sqrt(2 * cost / rate) if rate > 0 else MOST_DURABLE_S
     return max(LEAST_DURABLE_S, 2 * seen.write_s, min(MOST_DURABLE_S, wanted))
 
 
-def _best_of(found: Sequence[Outlook], wanted: float = 0.0) -> Outlook:
+def _best_of(found: Sequence[Forecast], wanted: float = 0.0) -> Forecast:
     top = max(seen.goodput for seen in found)
     alike = [seen for seen in found if seen.goodput >= max(top - ALIKE, min(top, wanted))]
     return min(alike, key=lambda seen: (seen.costs.held_bytes, seen.costs.wire_bytes))

@@ -1,13 +1,13 @@
 """Which interruptions there are, by a mix or by what has happened.
 
-`Interruption`: which interruptions there are. The default mix is that of Llama 3's 405B run.
+`InterruptionRate`: which interruptions there are. The default mix is that of Llama 3's 405B run.
 
 Source: "The Llama 3 Herd of Models" (arXiv 2407.21783), section 3.3.4 and table 5: 54 days on 16,384 GPUs (2,048
 nodes of 8), 466 interruptions, of which 47 were planned and 419 were not. The counts are theirs. What follows from
 each cause (whether the node is usable at once, after a reset, or after a repair) is not published: `AFTER` is our
 assumption, and so is that a tenth of network faults takes a whole rack.
 
-`History`: Rates from what has happened: a failure log (CSV or JSON lines), or the events of jobs, with their
+`FailureCounts`: rates from what has happened: a failure log (CSV or JSON lines), or the events of jobs, with their
 uncertainty.
 
 Failures are a Poisson process, its rate has a Gamma prior worth one failure at the rate of Llama 3. With n failures
@@ -67,7 +67,7 @@ _UNEXPECTED = sum(LLAMA3.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
+class InterruptionRate:
     """One kind of them. `per_s` is the rate of one node; for racks, of one rack."""
 
     name: str
@@ -90,22 +90,22 @@ def shares() -> dict[str, float]:
     return found
 
 
-def mix(inputs: Inputs, shares_by_kind: dict[str, float] | None = None) -> tuple[Interruption, ...]:
+def mix(inputs: Inputs, shares_by_kind: dict[str, float] | None = None) -> tuple[InterruptionRate, ...]:
     """The interruptions of this cluster: its rate, and how it divides among kinds."""
     parts, per_s = shares_by_kind or shares(), 1.0 / (3600.0 * inputs.mtbf_h)
     away_h = {PROCESS: 0.0, RESET: inputs.reset_h, REPAIR: inputs.repair_h, RACK: inputs.rack_repair_h}
     found = [
-        Interruption(name=kind, kind=kind, per_s=per_s * parts.get(kind, 0.0), away_s=3600.0 * away_h[kind])
+        InterruptionRate(name=kind, kind=kind, per_s=per_s * parts.get(kind, 0.0), away_s=3600.0 * away_h[kind])
         for kind in (PROCESS, RESET, REPAIR)
     ]
     found.append(_racks(inputs, per_s * parts.get(RACK, 0.0)))
     planned = per_s * LLAMA3_PLANNED / _UNEXPECTED
-    found.append(Interruption(name=PLANNED, kind=PLANNED, per_s=planned, away_s=3600.0 * inputs.maintenance_h))
+    found.append(InterruptionRate(name=PLANNED, kind=PLANNED, per_s=planned, away_s=3600.0 * inputs.maintenance_h))
     return tuple(found)
 
 
-def _racks(inputs: Inputs, per_node_s: float) -> Interruption:
-    rack = Interruption(name=RACK, kind=RACK, per_s=0.0, away_s=3600.0 * inputs.rack_repair_h)
+def _racks(inputs: Inputs, per_node_s: float) -> InterruptionRate:
+    rack = InterruptionRate(name=RACK, kind=RACK, per_s=0.0, away_s=3600.0 * inputs.rack_repair_h)
     if not inputs.nodes_per_rack:
         return rack
     if inputs.rack_mtbf_h:
@@ -120,7 +120,7 @@ Z90 = 1.645
 
 
 @dataclass(slots=True)
-class History:
+class FailureCounts:
     """What was seen: how many failures of each kind, in how many node hours."""
 
     node_hours: float
@@ -172,7 +172,7 @@ def _gamma_quantile(shape: float, z: float) -> float:
 # --- a failure log ----------------------------------------------------------------------------------------------------
 
 
-def read_log(path: Path, inputs: Inputs, days: float | None) -> History:
+def read_log(path: Path, inputs: Inputs, days: float | None) -> FailureCounts:
     """One failure per line. CSV with a header, or JSON lines; fields `time` and, if known, `kind`."""
     text = _text(path)
     rows = _json_rows(path, text) if text.lstrip().startswith("{") else list(csv.DictReader(text.splitlines()))
@@ -183,7 +183,9 @@ def read_log(path: Path, inputs: Inputs, days: float | None) -> History:
     if span_h <= 0:
         raise ConfigError(f"log_days={days!r} cannot be used: give the days that the log covers, more than 0")
     kinds = Counter(_kind(path, number, row) for number, row in enumerate(rows, 1))
-    return History(span_h * inputs.nodes, kinds, source=f"{len(rows)} failures in {path.name}, {span_h / 24:.1f} days")
+    return FailureCounts(
+        span_h * inputs.nodes, kinds, source=f"{len(rows)} failures in {path.name}, {span_h / 24:.1f} days"
+    )
 
 
 def _text(path: Path) -> str:
@@ -242,9 +244,9 @@ def _kind(path: Path, number: int, row: dict[str, Any]) -> str:
 # --- the job's own events ---------------------------------------------------------------------------------------------
 
 
-def from_events(jobs: Iterable[tuple[str, list[dict[str, Any]]]]) -> History:
+def from_events(jobs: Iterable[tuple[str, list[dict[str, Any]]]]) -> FailureCounts:
     """Reads the history of one or several jobs: their faults, nodes, hours and step time."""
-    found = History(0.0)
+    found = FailureCounts(0.0)
     names, steps, step_seconds = [], 0, 0.0
     for name, records in jobs:
         fold, seats = JobFold(), 0

@@ -28,9 +28,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deadpool.sizing.failure_history import PLANNED, PROCESS, RACK, Interruption
+from deadpool.sizing.failure_history import PLANNED, PROCESS, RACK, InterruptionRate
 from deadpool.sizing.inputs import GB, Inputs, Phases
-from deadpool.sizing.protection import Costs, Scheme, costs_of, overhead
+from deadpool.sizing.protection import Costs, ProtectionScheme, costs_of, overhead
 
 MOMENTS = 24
 """The moments of the run at which the state of the pool is looked at."""
@@ -44,7 +44,7 @@ class Shortage:
     missing: float
 
 
-def shortage(nodes: int, spares: int, nodes_per_rack: int, mix: Sequence[Interruption], seconds: float) -> Shortage:
+def shortage(nodes: int, spares: int, nodes_per_rack: int, mix: Sequence[InterruptionRate], seconds: float) -> Shortage:
     total = nodes + spares
     alone = [each for each in mix if each.kind not in (PROCESS, RACK)]
     racks = [each for each in mix if each.kind == RACK and each.per_s > 0 and nodes_per_rack]
@@ -62,7 +62,7 @@ def shortage(nodes: int, spares: int, nodes_per_rack: int, mix: Sequence[Interru
     return Shortage(share=shares, missing=missing)
 
 
-def _away(kinds: Sequence[Interruption], at: float) -> float:
+def _away(kinds: Sequence[InterruptionRate], at: float) -> float:
     """Probability that one of them is away after that time."""
     due = sum(each.per_s * each.away_s * (1.0 - math.exp(-at / each.away_s)) for each in kinds if each.away_s > 0)
     return due / (1.0 + due)
@@ -102,7 +102,7 @@ DURABLE_SLOWDOWN = 0.026
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     spares: int
-    scheme: Scheme
+    scheme: ProtectionScheme
     every: int  # steps from one capture to the next
     durable_s: float  # from one durable checkpoint to the next
     racks_known: bool = True
@@ -120,7 +120,7 @@ class KindCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Forecast:
     """What the model expects of one choice."""
 
     choice: Choice
@@ -142,7 +142,7 @@ class Outlook:
         return {"waiting for a spare": self.short.share, "protection": running * self.overhead} | found
 
 
-def outlook(inputs: Inputs, mix: Sequence[Interruption], phases: Phases, choice: Choice) -> Outlook:
+def outlook(inputs: Inputs, mix: Sequence[InterruptionRate], phases: Phases, choice: Choice) -> Forecast:
     costs = costs_of(choice.scheme, inputs)
     short = shortage(inputs.nodes, choice.spares, inputs.nodes_per_rack, mix, inputs.seconds)
     write_s = read_s = GB * inputs.state_gb * inputs.ranks_per_node * inputs.nodes / inputs.store_bytes_s
@@ -155,7 +155,7 @@ def outlook(inputs: Inputs, mix: Sequence[Interruption], phases: Phases, choice:
     back_s = choice.durable_s / 2 + write_s
     lost = KindCost(name="every copy lost", per_s=fatal, stopped_s=read_s, redone_s=back_s, loses_all=True)
     kinds = (*kinds, lost)
-    return Outlook(
+    return Forecast(
         choice=choice,
         goodput=_combine(kinds, short.share, taken),
         kinds=kinds,
@@ -176,7 +176,7 @@ def _combine(kinds: Sequence[KindCost], waiting: float, taken: float) -> float:
 
 
 def _kinds(
-    inputs: Inputs, mix: Sequence[Interruption], phases: Phases, choice: Choice, costs: Costs, rehearsed: float
+    inputs: Inputs, mix: Sequence[InterruptionRate], phases: Phases, choice: Choice, costs: Costs, rehearsed: float
 ) -> tuple[KindCost, ...]:
     redone_s = costs.lag_s + choice.every * inputs.step_s / 2
     common_s = phases.unwind_s + phases.plan_s + phases.prepare_s + phases.connect_s
@@ -199,7 +199,7 @@ def _kinds(
 
 
 def _fatal_per_s(
-    inputs: Inputs, mix: Sequence[Interruption], choice: Choice, kinds: Sequence[KindCost], short: Shortage
+    inputs: Inputs, mix: Sequence[InterruptionRate], choice: Choice, kinds: Sequence[KindCost], short: Shortage
 ) -> float:
     """How often every copy of some rank is lost."""
     scheme, nodes = choice.scheme, inputs.nodes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 from deadpool.sizing.advice import Advice
 from deadpool.sizing.failure_history import RACK
-from deadpool.sizing.goodput import Outlook, outlook
+from deadpool.sizing.goodput import Forecast, outlook
 from deadpool.sizing.inputs import GB, Inputs
 from deadpool.views.picture.svg import Axis, Canvas
 
@@ -41,7 +41,7 @@ def _lines(advice: Advice) -> Iterator[str]:
     yield from _rack(advice)
 
 
-def _settings(inputs: Inputs, best: Outlook) -> Iterator[tuple[str, str, str]]:
+def _settings(inputs: Inputs, best: Forecast) -> Iterator[tuple[str, str, str]]:
     """Name, value, and what follows from it."""
     choice, costs = best.choice, best.costs
     memory = f"{(costs.own_bytes + costs.held_bytes) / GB:.0f} of {inputs.host_memory_gb:g} GB per node"
@@ -155,7 +155,7 @@ def _reasons(advice: Advice) -> Iterator[str]:
     yield "\nthe model: G = A (1 - sum r w) exp(-sum r D) / (1 + o); A by a binomial pool of nodes; docs/howto/plan.md"
 
 
-def _scheme(seen: Outlook) -> str:
+def _scheme(seen: Forecast) -> str:
     held, wire = seen.costs.held_bytes / GB, seen.costs.wire_bytes / GB
     scheme, every = seen.choice.scheme, _steps(seen.choice.every)
     return (

@@ -18,7 +18,7 @@ STEP_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme:
+class ProtectionScheme:
     """`copies` whole copies elsewhere; or, with `coded` k, m parity blocks for each group of k nodes."""
 
     copies: int
@@ -48,10 +48,16 @@ class Scheme:
         return math.ceil(self.group / self.copies)
 
 
-SCHEMES = (Scheme(1, 8), Scheme(1, 4), Scheme(2, 8), Scheme(1), Scheme(2))
+SCHEMES = (
+    ProtectionScheme(1, 8),
+    ProtectionScheme(1, 4),
+    ProtectionScheme(2, 8),
+    ProtectionScheme(1),
+    ProtectionScheme(2),
+)
 
 
-def parse_scheme(text: str) -> Scheme:
+def parse_scheme(text: str) -> ProtectionScheme:
     """What `deadpool run --protect` takes, and copies of something."""
     try:
         scheme = schemes.Scheme.parse(text)
@@ -59,7 +65,7 @@ def parse_scheme(text: str) -> Scheme:
         scheme = None
     if scheme is None or not scheme.losses:
         raise ConfigError(f"protect={text!r} cannot be used: give copies=1 or more, or rs(K,M) such as rs(8,2)")
-    return Scheme(scheme.losses, scheme.data)
+    return ProtectionScheme(scheme.losses, scheme.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,7 @@ class Costs:
         return self.capture_s + self.push_s
 
 
-def costs_of(scheme: Scheme, inputs: Inputs) -> Costs:
+def costs_of(scheme: ProtectionScheme, inputs: Inputs) -> Costs:
     node_bytes = GB * inputs.state_gb * inputs.ranks_per_node
     network, device = GB * inputs.network_gb_s, GB * inputs.pcie_gb_s
     blocks = max(1, scheme.coded)
@@ -95,13 +101,13 @@ def costs_of(scheme: Scheme, inputs: Inputs) -> Costs:
     )
 
 
-def fits(scheme: Scheme, inputs: Inputs) -> bool:
+def fits(scheme: ProtectionScheme, inputs: Inputs) -> bool:
     costs = costs_of(scheme, inputs)
     enough = scheme.group <= inputs.nodes
     return enough and costs.own_bytes + costs.held_bytes <= GB * inputs.host_memory_gb
 
 
-def least_interval(scheme: Scheme, inputs: Inputs) -> int:
+def least_interval(scheme: ProtectionScheme, inputs: Inputs) -> int:
     """Returns the least interval in steps: the copy fits beside forward and backward, and a slot is free again when it
     is needed.
     """
@@ -116,7 +122,7 @@ def overhead(inputs: Inputs, every: int) -> float:
     return CAPTURE_COST_S_PER_GB * inputs.state_gb / (every * inputs.step_s)
 
 
-def best_interval(scheme: Scheme, inputs: Inputs, faults_per_s: float) -> int:
+def best_interval(scheme: ProtectionScheme, inputs: Inputs, faults_per_s: float) -> int:
     """Captures cost c / (k T), and half an interval is lost per fault, r k T / 2: the sum is least at
     k T = sqrt(2 c / r). Never less than what fits."""
     least, cost = least_interval(scheme, inputs), CAPTURE_COST_S_PER_GB * inputs.state_gb

@@ -16,7 +16,7 @@ from waiting import LIMIT_S, wait_until
 from deadpool.config.orders import ON_EVENT, WEBHOOK, parse_rule
 from deadpool.control.hooks import event_hooks
 from deadpool.control.hooks.calls import Command, Webhook
-from deadpool.control.hooks.event_hooks import AT_MOST, WITHIN_S, EventHooks, Hook, RateLimit
+from deadpool.control.hooks.event_hooks import AT_MOST, WITHIN_S, CallLimit, EventHooks, Hook
 from deadpool.events.types import BY_NAME
 
 NO_SPARE = {"t": 5.0, "what": "no_spare", "cause": "fault-1", "generation": "1.2", "reason": "no spare is left"}
@@ -139,7 +139,7 @@ def test_webhook_host_that_is_dead_is_told_without_the_url(listens):
 
 
 def test_rate_is_limited_and_what_was_left_out_is_counted():
-    limit = RateLimit()
+    limit = CallLimit()
     assert [limit.admits("no_spare", now=float(n)) for n in range(AT_MOST + 3)] == [True] * AT_MOST + [False] * 3
     assert limit.admits("failed", now=20.0)  # the end is always told
     assert limit.take_left_out() == 3 and limit.take_left_out() == 0

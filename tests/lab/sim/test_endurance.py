@@ -10,7 +10,7 @@ import pytest
 from deadpool.sizing.advice import Advice, Wishes, advise
 from deadpool.sizing.failure_history import mix
 from deadpool.sizing.inputs import Inputs, Phases
-from deadpool.sizing.protection import Scheme
+from deadpool.sizing.protection import ProtectionScheme
 from deadpool_lab.cli.plan_simulation import run_one, setup_of
 from deadpool_lab.sim.endurance.setup import Lived
 
@@ -58,7 +58,7 @@ def test_where_spares_run_out_the_core_waits_as_often_as_the_model_says():
 
 def test_racks_that_nobody_named_send_the_job_back_to_its_checkpoint():
     inputs = replace(SMALL, mtbf_h=1e6, rack_mtbf_h=500.0)
-    wanted = {"spares": 12, "scheme": Scheme(1)}
+    wanted = {"spares": 12, "scheme": ProtectionScheme(1)}
     named, unnamed = advice(inputs, **wanted), advice(inputs, **wanted, racks_known=False)
     assert live(named, 2).from_checkpoint == 0
     lost = live(unnamed, 2)
@@ -89,8 +89,8 @@ def test_several_ranks_per_node_live_like_one():
     assert three.goodput == pytest.approx(one.goodput, abs=0.002)
 
 
-@pytest.mark.parametrize("scheme", [Scheme(1, 4), Scheme(2, 8)])
-def test_coded_groups_bring_back_what_was_lost_as_often_as_the_model_says(scheme: Scheme):
+@pytest.mark.parametrize("scheme", [ProtectionScheme(1, 4), ProtectionScheme(2, 8)])
+def test_coded_groups_bring_back_what_was_lost_as_often_as_the_model_says(scheme: ProtectionScheme):
     given = advice(SMALL, spares=12, scheme=scheme)
     found = [live(given, seed) for seed in (1, 2)]
     assert all(lived.ended is None and lived.from_checkpoint == 0 and lived.recoveries > 15 for lived in found)
@@ -100,5 +100,5 @@ def test_coded_groups_bring_back_what_was_lost_as_often_as_the_model_says(scheme
 def test_more_losses_at_once_than_parities_send_a_coded_job_back_to_its_checkpoint():
     """Repairs last, and no spare is there: while the job waits, more nodes of a group are lost."""
     inputs = replace(SMALL, mtbf_h=60.0, repair_h=3.0)
-    found = {m: live(advice(inputs, spares=0, scheme=Scheme(m, 4)), 3).from_checkpoint for m in (1, 3)}
+    found = {m: live(advice(inputs, spares=0, scheme=ProtectionScheme(m, 4)), 3).from_checkpoint for m in (1, 3)}
     assert found[1] > found[3]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import LIMIT_S
@@ -14,6 +15,7 @@ from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.launcher import LocalJob, running
 from deadpool.control.launch.run_dir import RunDir
+from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
 from deadpool.snapshot.state.cures import VARIABLE
 from deadpool_lab.strangers.generate import generate
@@ -78,14 +80,21 @@ def _watermark(job: LocalJob) -> int:
         return 0
 
 
+def _audit_of(job: LocalJob) -> dict[str, Any]:
+    """A job that has ended answers no more: its last event is awaited then."""
+    try:
+        return ask(job.run_dir, "status")["audit"]
+    except ConfigError:
+        return {"under_way": True, "verdicts": []}
+
+
 def _is_under_way(job: LocalJob) -> bool:
-    return bool(ask(job.run_dir, "status")["audit"]["under_way"])
+    return bool(_audit_of(job)["under_way"])
 
 
 def _is_written(job: LocalJob) -> bool:
     """A thread writes events, so the status may know of a verdict before the log has it."""
-    told = ask(job.run_dir, "status")["audit"]["verdicts"]
-    return len(_events(job, *EXACT, "audit_differs")) >= len(told)
+    return len(_events(job, *EXACT, "audit_differs")) >= len(_audit_of(job)["verdicts"])
 
 
 def _events(job: LocalJob, *names: str) -> list[dict[str, object]]:
@@ -122,5 +131,5 @@ def test_nothing_is_named_where_it_is_on(cure, tmp_path, shared):
 def test_no_verdict_where_nothing_that_is_protected_changes(tmp_path, shared):
     """What steps train is in a dictionary. What ranks go back to inside of a step is compared all the same."""
     verdicts = audit("torchfunc", tmp_path / "dictionary", shared)
-    assert [name for name, inside in verdicts if not inside] == ["audit_not_judged"] * (len(verdicts) - 1)
-    assert verdicts[-1] == ("audit_passed", True)
+    assert verdicts == [("audit_not_judged", False)] * (len(verdicts) - 1) + [("audit_passed", True)]
+    assert len(verdicts) > 1

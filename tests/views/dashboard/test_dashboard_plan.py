@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dashboard_records import T0, fault, node_name, progress, start
 
-from deadpool.views.dashboard.history import History
+from deadpool.views.dashboard.history import JobHistory
 from deadpool.views.dashboard.plan import _plan
-from deadpool.views.dashboard.view import Job, Losses, view
+from deadpool.views.dashboard.view import Losses, RunFacts, view
 
 SEATS = [node_name(index) for index in range(4)]
 RUNNING = [*start(4, 1, per_rack=2), *progress(0, 100)]
@@ -15,10 +15,10 @@ LATER = list(progress(120, 400))
 
 
 def plan_of(*records, now: float | None = None) -> dict:
-    history = History(per_node=2)
+    history = JobHistory(per_node=2)
     for record in records:
         history.add(record)
-    return view(history, Losses(), Job(name="job"), None, now=now or history.last_t)["plan"]
+    return view(history, Losses(), RunFacts(name="job"), None, now=now or history.last_t)["plan"]
 
 
 def test_plan_follows_from_the_faults_recoveries_and_size_of_the_job():

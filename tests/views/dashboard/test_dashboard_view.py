@@ -22,24 +22,24 @@ from dashboard_records import (
 )
 
 from deadpool.views.dashboard.headline import state
-from deadpool.views.dashboard.history import History, interruptions
+from deadpool.views.dashboard.history import JobHistory, interruptions
 from deadpool.views.dashboard.run_files import RunFiles, loss_key
-from deadpool.views.dashboard.view import Job, Losses, view
+from deadpool.views.dashboard.view import Losses, RunFacts, view
 from deadpool.views.dashboard.words import Series
 
 SEATS = [node_name(index) for index in range(4)]
 SPARE = node_name(4)
 
 
-def history_of(*records) -> History:
-    history = History(per_node=2)
+def history_of(*records) -> JobHistory:
+    history = JobHistory(per_node=2)
     for record in records:
         history.add(record)
     return history
 
 
-def shown(history: History, told=None, *, now: float | None = None):
-    return view(history, Losses(), Job(name="job"), told, now=now or history.last_t)
+def shown(history: JobHistory, told=None, *, now: float | None = None):
+    return view(history, Losses(), RunFacts(name="job"), told, now=now or history.last_t)
 
 
 def figure(parts, name: str) -> str:

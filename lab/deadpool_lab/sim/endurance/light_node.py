@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from deadpool.protocol.identity import Address, Generation, Layout, Version
 from deadpool.protocol.inventory_batches import (
     DIGEST_BYTES,
-    Copies,
     CopyBatch,
     JointCopy,
     LiveBatch,
     Lives,
+    NodeCopies,
     SharedTraits,
 )
 from deadpool.protocol.messages import (
@@ -57,14 +57,14 @@ def traits(version: Version) -> SharedTraits:
     return SharedTraits(version, EXTENT, GEOMETRY, True, ())
 
 
-def batches(ranks_by_version: dict[Version, tuple[int, ...]]) -> Copies:
+def batches(ranks_by_version: dict[Version, tuple[int, ...]]) -> NodeCopies:
     """Copies whose digests are all zero: nobody reads them."""
     found = [
         CopyBatch(traits(version), ranks, bytes(DIGEST_BYTES * len(ranks)))
         for version, ranks in ranks_by_version.items()
         if ranks
     ]
-    return Copies(tuple(found))
+    return NodeCopies(tuple(found))
 
 
 class Parities:

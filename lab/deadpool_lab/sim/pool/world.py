@@ -21,11 +21,11 @@ from deadpool.protocol.features.leases.pool.pool import (
     HostLost,
     JobAdded,
     JobRemoved,
-    Pool,
+    MachinePool,
     PoolInput,
     ToHost,
 )
-from deadpool.protocol.messages import HostState, Plan, PoolJob
+from deadpool.protocol.messages import MachineState, Plan, PoolJob
 from deadpool_lab.sim.checking import Violation, fail
 from deadpool_lab.sim.clock import Clock
 from deadpool_lab.sim.mutations.mutation import Patch
@@ -40,7 +40,7 @@ class PoolWorld:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.clock = Clock()
-        self.pool: Pool | None = Pool()
+        self.pool: MachinePool | None = MachinePool()
         self._saved: tuple[PoolJob, ...] = ()
         self.jobs: dict[str, SimJob] = {}
         count = self.rng.randint(1, 4)
@@ -98,7 +98,7 @@ class PoolWorld:
 
     def start_pool(self) -> None:
         if self.pool is None and not self.pool_dies_for_good:
-            self.pool = Pool(self._saved)
+            self.pool = MachinePool(self._saved)
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class PoolWorld:
         if agent.alive:
             fail("lease", f"{agent.job.name} was refused {agent.machine.name} and stays")
 
-    def _check_told(self, told: ToHost, pool: Pool) -> None:
+    def _check_told(self, told: ToHost, pool: MachinePool) -> None:
         """A machine that a job has is told of all jobs that fit: when the lease ends, the pool may be dead."""
         host, names = pool.hosts[told.host], {job.name for job in told.message.jobs}
         if host.leased_to and host.memory_bytes >= len(pool.jobs) and names != set(pool.jobs):
@@ -223,7 +223,7 @@ def end_of_a_lease_not_seen(patch: Patch) -> None:
 def leased_machine_told_of_its_job_only(patch: Patch) -> None:
     real = pool.assign
 
-    def assign(hosts: Sequence[HostState], jobs: Sequence[PoolJob]) -> dict[str, tuple[str, ...]]:
+    def assign(hosts: Sequence[MachineState], jobs: Sequence[PoolJob]) -> dict[str, tuple[str, ...]]:
         return real(hosts, jobs) | {host.host: (host.leased_to,) for host in hosts if host.leased_to}
 
     patch.set(pool_core, "assign", assign)
@@ -238,7 +238,7 @@ def memory_ignored(patch: Patch) -> None:
         real(job, hosts)
 
     patch.set(pool, "_park", park)
-    patch.set(pool_core.Pool, "check", lambda self: None)
+    patch.set(pool_core.MachinePool, "check", lambda self: None)
 
 
 MUTATIONS: dict[str, Callable[[Patch], None]] = {

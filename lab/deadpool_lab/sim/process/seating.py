@@ -11,7 +11,7 @@ from msgspec import structs
 
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.messages import Connect, Connected, Parked, Rehearse, Restore, Seat, SlotRef
-from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, Resume, WalkAction
+from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, RebuildGroups, Resume, WalkAction
 from deadpool_lab.sim.arena import Arena, Content
 from deadpool_lab.sim.checking.history import State
 
@@ -142,7 +142,7 @@ class Seating:
             case Load(restore=restore):
                 self._turn_as_walk()
                 self._process.later(self._world.load_s, lambda: self._loaded(restore))
-            case Rebuild():
+            case RebuildGroups():
                 self._turn_as_walk()
                 self._process.later(0.5, self._connected)
             case Resume(restore=restore):

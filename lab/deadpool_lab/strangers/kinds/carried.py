@@ -145,7 +145,7 @@ CARRIED = [
         about="parameters in a dictionary, for torch.func",
         write=_functional,
         rules=_NAMED,
-        brings=frozenset({"own_model", "own_reduce", "own_optimizer"}),
+        brings=frozenset({"own_model", "own_reduce", "own_optimizer", "alone"}),
     ),
     Kind(
         name="hiddenattr",

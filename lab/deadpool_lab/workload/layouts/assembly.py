@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from deadpool.demo.gpt import GPT, Block, Size, mean_loss
+from deadpool.demo.gpt import GPT, GPTBlock, Size, mean_loss
 from deadpool.errors import ConfigError
 
 LEARNING_RATE = 1e-3
@@ -104,7 +104,7 @@ def compile_blocks(pieces: Iterable[nn.Module], options: LayoutOptions) -> None:
     if options.compile_backend is None:
         return
     for piece in pieces:
-        if isinstance(piece, Block):
+        if isinstance(piece, GPTBlock):
             piece.compile(backend=options.compile_backend)
 
 

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from deadpool.demo.gpt import Block, Embedding, OutputHead
+from deadpool.demo.gpt import Embedding, GPTBlock, OutputHead
 from deadpool_lab.workload.layouts.assembly import (
     Assembly,
     LayoutOptions,
@@ -87,7 +87,7 @@ def _plan(piece: nn.Module, sequence_parallel: bool) -> dict[str, Any]:
             lookup = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
             plan = {"tokens": lookup, "places": lookup}
             norms = ()
-        case Block():
+        case GPTBlock():
             split, join = ColwiseParallel(input_layouts=between), RowwiseParallel(output_layouts=between)
             plan = {"qkv": split, "out": join, "up": split, "down": join}
             norms = ("norm_1", "norm_2")

@@ -24,7 +24,7 @@ from deadpool.control.console import print_line, print_record
 
 if TYPE_CHECKING:
     from deadpool.config.job_config import JobConfig
-    from deadpool.control.coordinator.coordinator import CoordinatorServer, Outcome
+    from deadpool.control.coordinator.coordinator import CoordinatorServer, JobOutcome
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.control.shells import CoordinatorShell
     from deadpool.events.event import Event
@@ -112,7 +112,7 @@ async def coordinate(
     founds: bool,
     secret: bytes | None = None,
     stops_on: tuple[signal.Signals, ...] = STOP_SIGNALS,
-) -> Outcome:
+) -> JobOutcome:
     """Runs until the job has ended, or until a standby is not needed any more. The job ends on the signals of
     `stops_on`. `secret` is the job's, if the folder is not to be asked for it."""
     from deadpool.cli.start.addresses import listen

@@ -1,7 +1,7 @@
 """What is known of a job on Kubernetes, from inside and from outside.
 
-`JobState` and `JobStateStore`: what coordinators tell the API server: that the job has begun, how it ended, and that
-its agents can go.
+`RecordedJobState` and `JobStateStore`: what coordinators tell the API server: that the job has begun, how it ended,
+and that its agents can go.
 
 It lies in a ConfigMap, which outlives pods: a coordinator's pod that is replaced has an empty folder, and must
 neither begin the job a second time nor wait for a job that is over. While the job runs nothing here is needed: the
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
+class RecordedJobState:
     begun: bool
     outcome: str
     reason: str
@@ -60,14 +60,14 @@ class JobStateStore:
     def __init__(self, job: str, client: Client | None = None) -> None:
         self._job, self._client = job, client or in_cluster_client()
 
-    def read(self) -> JobState:
+    def read(self) -> RecordedJobState:
         from lightkube.resources.core_v1 import ConfigMap
 
         found = self._patiently(lambda: self._client.get(ConfigMap, state_name(self._job)), _START_S)
         data = found.data or {}
-        return JobState(BEGUN in data, data.get(OUTCOME, ""), data.get(REASON, ""))
+        return RecordedJobState(BEGUN in data, data.get(OUTCOME, ""), data.get(REASON, ""))
 
-    def await_end(self) -> JobState:
+    def await_end(self) -> RecordedJobState:
         """Waits until the end of the job is noted. A coordinator that stood by and was dismissed needs that: the one
         that led notes the end after the dismissal.
         """

@@ -45,7 +45,7 @@ from deadpool.protocol.features.leases.pool.host import (
 )
 from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import Tick
-from deadpool.protocol.messages import Assignment, HostState, JoinRefused, PoolJob, PoolNotice
+from deadpool.protocol.messages import Assignment, JoinRefused, MachineState, PoolJob, PoolNotice
 from deadpool.wire.control_link import ControlLink, connect
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.deadline import notice_silence
@@ -125,7 +125,7 @@ class HostProcess:
         told = {"node": name, "logs": str(folder)}
         self._command = ParkedCommand(command, folder / f"{name}.parked.log", told, on_ended=self._feed)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
-        self._told: HostState | None = None
+        self._told: MachineState | None = None
         self._failed: dict[str, str] = {}  # why an agent could not be started, by job: printed when it changes
 
     async def run(self) -> None:

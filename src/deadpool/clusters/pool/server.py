@@ -31,13 +31,13 @@ from deadpool.protocol.features.leases.pool.pool import (
     HostLost,
     JobAdded,
     JobRemoved,
-    Pool,
+    MachinePool,
     PoolInput,
     ToHost,
     WarnHost,
 )
 from deadpool.protocol.identity import Address
-from deadpool.protocol.messages import Answer, Ask, HostState, JoinRefused, PoolJob
+from deadpool.protocol.messages import Answer, Ask, JoinRefused, MachineState, PoolJob
 from deadpool.wire.control_link import ServedLink
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.deadline import notice_silence
@@ -82,7 +82,7 @@ _JOBS_FILE = "jobs.json"
 class PoolServer:
     def __init__(self, folder: RunDir, credentials: Credentials, log: EventLog) -> None:
         self._jobs_file, self._log = folder.path / _JOBS_FILE, log
-        self._core = Pool(read_jobs(self._jobs_file))
+        self._core = MachinePool(read_jobs(self._jobs_file))
         self._links: dict[str, ServedLink] = {}
         self._listener = AuthenticatedListener(credentials, "control", self._serve, self._on_refused)
 
@@ -104,7 +104,7 @@ class PoolServer:
 
     def _on_message(self, link: ServedLink, message: Any) -> None:
         match message:
-            case HostState():
+            case MachineState():
                 if (reason := self._core.refusal(message)) is not None:
                     link.send(JoinRefused(reason=reason))
                 else:

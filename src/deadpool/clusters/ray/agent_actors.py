@@ -97,7 +97,7 @@ _RESTART_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class ActorOrders:
     config: JobConfig
     script: Sequence[str]
     places: Sequence[str]
@@ -119,7 +119,7 @@ class _Actor:
 
 
 class AgentActors:
-    def __init__(self, group: Any, bundle: dict[str, float], orders: Orders) -> None:
+    def __init__(self, group: Any, bundle: dict[str, float], orders: ActorOrders) -> None:
         self._group, self._bundle, self._orders = group, bundle, orders
         self._actors: list[_Actor] = []
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from deadpool.clusters.ray.agent_actors import AgentActors, Orders
+from deadpool.clusters.ray.agent_actors import ActorOrders, AgentActors
 from deadpool.config.environment import SECRET_FILE_VARIABLE, SECRET_VARIABLE
 from deadpool.config.job_config import JobConfig
 from deadpool.config.resolution import resolve
@@ -152,7 +152,7 @@ def run(
         AgentActors(
             group,
             bundle,
-            Orders(
+            ActorOrders(
                 config=config,
                 script=words,
                 places=coordinators.places,

@@ -28,7 +28,7 @@ from deadpool.config.environment import SLURM_OPTIONS_VARIABLE
 from deadpool.control.console import print_line
 from deadpool.control.coordinator.progress import console_line
 from deadpool.doctor.examination import preflight
-from deadpool.doctor.finding import Kind
+from deadpool.doctor.finding import FindingKind
 from deadpool.errors import ConfigError
 from deadpool.events.event import read_events
 from deadpool.host.child_processes import end_with_parent
@@ -203,7 +203,7 @@ def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
 def check_before_submission(run_dir: Path) -> None:
     """Raises ConfigError with all that would stop the job."""
     report = preflight(run_dir=run_dir)
-    bad = [each for each in report.findings if each.kind is Kind.FINDING and each.check in _SHARED]
+    bad = [each for each in report.findings if each.kind is FindingKind.FINDING and each.check in _SHARED]
     if bad:
         found = "; ".join(f"{each.what} ({each.do})" for each in bad)
         raise ConfigError(f"the job was not submitted: {found}. --no-preflight submits it all the same")

@@ -31,7 +31,7 @@ _LAST_WORDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class HostOrders:
     """What a host is told. `start` has all fields of that message; `agent_again` starts an agent as a spare."""
 
     start: dict[str, Any] = field(repr=False)  # the job's secret is in it
@@ -45,7 +45,7 @@ class HostLink:
         self,
         host: Host,
         client: SshClient,
-        orders: Orders,
+        orders: HostOrders,
         *,
         lease_s: float,
         restart: bool,
@@ -53,7 +53,7 @@ class HostLink:
     ) -> None:
         self.host, self._client, self._orders = host, client, orders
         self._lease_s, self._restart, self._tell = lease_s, restart, tell
-        self._connection: Connection | None = None
+        self._connection: HostConnection | None = None
         self._is_ending = False
         self.has_ended = False  # its daemon said so, or is gone
         self.heard_at = time.monotonic()
@@ -62,7 +62,7 @@ class HostLink:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    async def tend(self, connection: Connection) -> None:
+    async def tend(self, connection: HostConnection) -> None:
         """Starts the host's processes and returns when they have ended, or the host is given up."""
         await self._start(connection, self._orders.start)
         while self._connection is not None:
@@ -92,11 +92,11 @@ class HostLink:
             await self._connection.close()
             self._connection = None
 
-    async def _start(self, connection: Connection, order: dict[str, Any]) -> None:
+    async def _start(self, connection: HostConnection, order: dict[str, Any]) -> None:
         await connection.ask("start", "attached", **order)
         self._connection, self.has_ended = connection, False
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: HostConnection) -> None:
         async for message in connection.messages():
             self.heard_at = time.monotonic()
             self.has_ended = self.has_ended or message["op"] == "ended"
@@ -128,7 +128,7 @@ class HostLink:
     async def _try_again(self) -> bool:
         """Returns whether there is nothing more to try."""
         with contextlib.suppress(ConnectionFailed):
-            connection = await Connection.open(self._client, self.host)
+            connection = await HostConnection.open(self._client, self.host)
             try:
                 await self._find_daemon(connection)
                 return True
@@ -137,7 +137,7 @@ class HostLink:
                     await connection.close()
         return False
 
-    async def _find_daemon(self, connection: Connection) -> None:
+    async def _find_daemon(self, connection: HostConnection) -> None:
         run = {name: self._orders.start[name] for name in ("run", "node")}
         answer = await connection.ask("attach", "attached", "absent", **run)
         if answer["op"] == "attached":
@@ -186,14 +186,14 @@ class ConnectionFailed(Exception):
     """A connection that failed, with a sentence for the user."""
 
 
-class Connection:
+class HostConnection:
     def __init__(self, host: Host, process: asyncio.subprocess.Process) -> None:
         self._host, self._process = host, process
         self._last_words: list[str] = []
         self._listening = asyncio.get_running_loop().create_task(self._listen_to_errors())
 
     @classmethod
-    async def open(cls, client: SshClient, host: Host) -> Connection:
+    async def open(cls, client: SshClient, host: Host) -> HostConnection:
         """The interrupts of a terminal go to this process only, so that it can end the job before the connections."""
         try:
             process = await asyncio.create_subprocess_exec(

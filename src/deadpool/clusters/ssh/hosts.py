@@ -148,23 +148,23 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class HostFault:
     node: str
     text: str
     fatal: bool = True
 
 
-def findings(checked: Sequence[Checked]) -> list[Finding]:
-    found = [Finding(node=each.host.name, text=each.problem) for each in checked if each.facts is None]
+def findings(checked: Sequence[Checked]) -> list[HostFault]:
+    found = [HostFault(node=each.host.name, text=each.problem) for each in checked if each.facts is None]
     known = [each for each in checked if each.facts is not None]
     for each in known:
-        found += [Finding(node=each.host.name, text=text) for text in (each.facts or {})["problems"]]
+        found += [HostFault(node=each.host.name, text=text) for text in (each.facts or {})["problems"]]
     found += [finding for package in SAME for finding in _versions(known, package)]
     found += [finding for each in known for finding in _own(each, alone=len(checked) == 1)]
     return [*found, *_clocks(known), *_same_address(known)]
 
 
-def _versions(known: Sequence[Checked], package: str) -> list[Finding]:
+def _versions(known: Sequence[Checked], package: str) -> list[HostFault]:
     """Compared with what most hosts have: the odd one is the one to change."""
     versions = [str((each.facts or {})[package]) for each in known]
     usual = max(sorted(set(versions)), key=versions.count, default="")
@@ -172,30 +172,30 @@ def _versions(known: Sequence[Checked], package: str) -> list[Finding]:
     for each, version in zip(known, versions, strict=True):
         if not version:
             found.append(
-                Finding(node=each.host.name, text=f"{package} is not installed: {_python_of(each)} -m pip install it")
+                HostFault(node=each.host.name, text=f"{package} is not installed: {_python_of(each)} -m pip install it")
             )
         elif version != usual:
             what = (
                 f"{package} {version}, the others have {usual}: install the same, or name another python with python="
             )
-            found.append(Finding(node=each.host.name, text=what))
+            found.append(HostFault(node=each.host.name, text=what))
     return found
 
 
-def _own(each: Checked, *, alone: bool) -> list[Finding]:
+def _own(each: Checked, *, alone: bool) -> list[HostFault]:
     facts = each.facts or {}
     found = []
     if facts["deadpool"] != __version__:
         text = f"deadpool {facts['deadpool']}, here it is {__version__}: install the same"
-        found.append(Finding(node=each.host.name, text=text))
+        found.append(HostFault(node=each.host.name, text=text))
     address = each.host.address or facts["address"]
     if address and not alone and ipaddress.IPv4Address(address).is_loopback:
         text = f"its address is {address}, where no other host reaches it: write address= behind it in the hosts file"
-        found.append(Finding(node=each.host.name, text=text))
+        found.append(HostFault(node=each.host.name, text=text))
     return found
 
 
-def _clocks(known: Sequence[Checked]) -> list[Finding]:
+def _clocks(known: Sequence[Checked]) -> list[HostFault]:
     """Compares each clock with the median. Nothing is decided by clocks, but people compare times in events of several
     nodes.
     """
@@ -211,16 +211,16 @@ def _clocks(known: Sequence[Checked]) -> list[Finding]:
             text = (
                 f"its clock is {abs(ahead):.1f} s {way} the others: times in events will not fit; set it (chrony, ntp)"
             )
-            found.append(Finding(node=each.host.name, text=text, fatal=False))
+            found.append(HostFault(node=each.host.name, text=text, fatal=False))
     return found
 
 
-def _same_address(known: Sequence[Checked]) -> list[Finding]:
+def _same_address(known: Sequence[Checked]) -> list[HostFault]:
     by_address: dict[str, list[str]] = {}
     for each in known:
         by_address.setdefault(each.host.address or (each.facts or {})["address"], []).append(each.host.name)
     return [
-        Finding(
+        HostFault(
             node=names[-1], text=f"{', '.join(names)} have one address, {address}: give each machine once", fatal=False
         )
         for address, names in by_address.items()

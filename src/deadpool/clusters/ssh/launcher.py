@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.clusters.commands import agent_words, coordinator_words
-from deadpool.clusters.ssh.connection import Connection, ConnectionFailed, HostLink, Orders, SshClient
+from deadpool.clusters.ssh.connection import ConnectionFailed, HostConnection, HostLink, HostOrders, SshClient
 from deadpool.clusters.ssh.hosts import Checked, Host, findings, table
-from deadpool.clusters.ssh.outcome import Outcome, Reporter
+from deadpool.clusters.ssh.outcome import HostsOutcome, Reporter
 from deadpool.config.job_config import JobConfig
 from deadpool.control.console import print_line
 from deadpool.control.launch.run_dir import RunDir, take_folder
@@ -51,9 +51,9 @@ class SshJob:
     script: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     preload: Sequence[str] = ()
-    _connections: dict[str, Connection] = field(default_factory=dict)
+    _connections: dict[str, HostConnection] = field(default_factory=dict)
     _links: dict[str, HostLink] = field(default_factory=dict)
-    _outcome: Outcome | None = None
+    _outcome: HostsOutcome | None = None
     _restarts: dict[str, int] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _reporter: Reporter = field(init=False)
@@ -102,7 +102,7 @@ class SshJob:
         }
         async with gate:
             try:
-                connection = await Connection.open(self.options.client, host)
+                connection = await HostConnection.open(self.options.client, host)
                 self._connections[host.name] = connection
                 facts = await connection.ask("ask", "facts", **question)
                 return Checked(host=host, facts={**facts, **await connection.ask("clock", "clock")})
@@ -137,7 +137,7 @@ class SshJob:
         ports = {each.host.name: (each.facts or {})["port"] for each in checked}
         seats = self._coordinator_hosts()
         places = [f"{addresses[host.name]}:{ports[host.name]}" for host in seats]
-        self._outcome = Outcome.of([host.name for host in seats], [host.name for host in self.hosts])
+        self._outcome = HostsOutcome.of([host.name for host in seats], [host.name for host in self.hosts])
         for index, host in enumerate(self.hosts):
             folder = self._folder_of(host)
             coordinator = [
@@ -161,7 +161,7 @@ class SshJob:
                 "coordinator_again": coordinator[1],
             }
             again = self._agent(host, addresses[host.name], places, spare=True)
-            self._tend(host, Orders(start=order, agent_again=again))
+            self._tend(host, HostOrders(start=order, agent_again=again))
 
     def _folder_of(self, host: Host) -> Path:
         """Returns a folder of its own for each node: the run folder may be on a file system that all of them share."""
@@ -184,7 +184,7 @@ class SshJob:
             preload=self.preload,
         )
 
-    def _tend(self, host: Host, orders: Orders) -> None:
+    def _tend(self, host: Host, orders: HostOrders) -> None:
         options = self.options
         link = HostLink(
             host, options.client, orders, lease_s=options.lease_s, restart=options.restart, tell=self._on_message

@@ -1,6 +1,7 @@
 """How a job on hosts ends, and what the user sees of it.
 
-`Outcome`: when a job on hosts is over, and with which exit code, from what is known of its coordinators and agents.
+`HostsOutcome`: when a job on hosts is over, and with which exit code, from what is known of its coordinators
+and agents.
 
 `Reporter`: what the user sees of a job on hosts: lines, progress, and a run folder on this machine for other
 commands.
@@ -27,7 +28,7 @@ DESERTED_S = 10.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class HostsOutcome:
     """`coordinators` and `agents` are names of nodes. A host that is gone has neither."""
 
     coordinators: set[str]
@@ -38,7 +39,7 @@ class Outcome:
     _deserted_at: float | None = field(default=None)
 
     @classmethod
-    def of(cls, coordinators: Sequence[str], agents: Sequence[str]) -> Outcome:
+    def of(cls, coordinators: Sequence[str], agents: Sequence[str]) -> HostsOutcome:
         return cls(coordinators=set(coordinators), agents=set(agents))
 
     def on_coordinator_ended(self, node: str, code: int, *, leading: bool) -> None:

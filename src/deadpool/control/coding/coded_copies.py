@@ -28,7 +28,7 @@ from deadpool.snapshot.erasure.galois import Coder, chosen_coder
 from deadpool.snapshot.erasure.parity_frames import ParityName
 from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
-from deadpool.snapshot.erasure.rebuild import Rebuild, RebuildRequest
+from deadpool.snapshot.erasure.rebuild import RebuildRequest, SnapshotRebuild
 from deadpool.snapshot.transfer import JointFrames, TransferRefused
 from deadpool.snapshot.transfer.client import Watch
 from deadpool.snapshot.transfer.connection import Connection
@@ -190,7 +190,7 @@ class CodedCopies(JointShell):
                 group = how.group if source.is_parity else None
                 self._deliver(SourceDamaged(node=source.node, rank=rank, version=version, group=group))
 
-        Rebuild(
+        SnapshotRebuild(
             self._client,
             request,
             watch=watch,

@@ -67,7 +67,7 @@ STALL_S = 0.1  # a timer that fires later than that means that this process did 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobOutcome:
     failed: bool
     reason: str
     of_leader: bool  # false: this is the outcome of a standby process, and not of the job
@@ -82,7 +82,7 @@ class Caller:
 
 
 @dataclass(slots=True)
-class Peer:
+class LinkedNode:
     link: ServedLink
     incarnation: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class CoordinatorServer:
         self._leadership, self._log, self._prints_events = leadership, log, print_events
         self._prints_json = print_json
         self._became_leader, self._was_leader, self._heard = became_leader, False, heard
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, LinkedNode] = {}
         self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
         self._injections = InjectionRpc(
             lambda: leadership.coordinator, orders, send=self._send, log_event=self.log_event
@@ -120,7 +120,7 @@ class CoordinatorServer:
         self._examining: set[asyncio.Task[None]] = set()
         self._reception = AuthenticatedListener(credentials, "control", self._serve_link, self._on_refused)
         self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
-        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._outcome: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
         self._last_fault: dict[str, Any] | None = None
         self._console = ConsoleLines()
         self._progress, self._progress_s = ProgressReport(founds=founds), BEATS * heartbeat_s
@@ -147,7 +147,7 @@ class CoordinatorServer:
             self._tasks.append(asyncio.get_running_loop().create_task(now_and_then(call, gap_s)))
         self._feed(Tick())
 
-    async def wait(self) -> Outcome:
+    async def wait(self) -> JobOutcome:
         return await asyncio.shield(self._outcome)
 
     def stop(self, reason: str) -> None:
@@ -225,7 +225,7 @@ class CoordinatorServer:
     def _join(self, caller: Caller, join: Join) -> None:
         caller.node = join.node
         self._supersede(join.node)
-        self._peers[join.node] = Peer(caller.link, join.incarnation)
+        self._peers[join.node] = LinkedNode(caller.link, join.incarnation)
         self._feed(FromAgent(node=join.node, message=join))
         self._injections.joined(join.node)
 
@@ -295,7 +295,7 @@ class CoordinatorServer:
                     self._log_progress()
                     self._log_bandwidth()
                     of_leader = self._leadership.is_leader
-                    self._outcome.set_result(Outcome(failed=failed, reason=reason, of_leader=of_leader))
+                    self._outcome.set_result(JobOutcome(failed=failed, reason=reason, of_leader=of_leader))
             case _ as never:
                 assert_never(never)
 

@@ -119,13 +119,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 _CHUNK_BYTES = 16 << 20
 
 
-class CheckpointFiles(DataShell):
+class DurableFiles(DataShell):
     def __init__(self, access: DataPlaneAccess) -> None:
         self._deliver, self._slot, self._stream = access.deliver, access.slot, access.stream
         self._writers = CheckpointWriters(access.deliver)
         self._settings: Settings | None = None
         self._fenced: Generation = NO_GENERATION  # older ones have ended
-        self._loads: set[Load] = set()
+        self._loads: set[CheckpointLoad] = set()
 
     def use(self, settings: Settings) -> None:
         self._settings = settings
@@ -211,12 +211,12 @@ class CheckpointFiles(DataShell):
         """Loads a part in a thread that nothing waits for: a store may hang. After a fence it writes into no slot any
         more.
         """
-        load = Load(fetch, self._slot(fetch.slot), self._deliver)
+        load = CheckpointLoad(fetch, self._slot(fetch.slot), self._deliver)
         self._loads.add(load)
         threading.Thread(target=self._run, args=(load,), name="checkpoint-load", daemon=True).start()
         return True
 
-    def _run(self, load: Load) -> None:
+    def _run(self, load: CheckpointLoad) -> None:
         assert self._settings is not None and self._settings.durable is not None
         load.run(self._settings.durable.where)
         self._loads.discard(load)
@@ -230,7 +230,7 @@ class CheckpointFiles(DataShell):
                 load.cancel()
 
 
-class Load:
+class CheckpointLoad:
     """One rank's snapshot on its way from the store into a slot."""
 
     def __init__(self, effect: FetchCopy, slot: memoryview, deliver: Callable[[AgentInput], None]) -> None:

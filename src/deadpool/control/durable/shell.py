@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deadpool.control.durable.checkpoint_files import CheckpointFiles
+from deadpool.control.durable.checkpoint_files import DurableFiles
 from deadpool.control.durable.checkpoint_search import CheckpointSearch
 from deadpool.control.shells import FeatureShell
 
-SHELL = FeatureShell(data=CheckpointFiles, coordinator=CheckpointSearch)
+SHELL = FeatureShell(data=DurableFiles, coordinator=CheckpointSearch)

@@ -1,8 +1,8 @@
 """Events are handed to hooks, and not too often.
 
-`RateLimit`: how often a hook is called: a job in trouble logs many events, and nobody reads a hundred messages.
+`CallLimit`: how often a hook is called: a job in trouble logs many events, and nobody reads a hundred messages.
 
-`Target`, `Hook` and `EventHooks` hand events to hooks. Each hook has a thread and a queue of its own, so that one
+`HookTarget`, `Hook` and `EventHooks` hand events to hooks. Each hook has a thread and a queue of its own, so that one
 that hangs holds up nobody: not the coordinator, not another hook.
 """
 
@@ -28,7 +28,7 @@ ALWAYS = {"failed", "completed", "no_plan", "no_progress"}
 """Ends of jobs: they come once, and nothing comes after them that could say what was left out."""
 
 
-class RateLimit:
+class CallLimit:
     def __init__(self) -> None:
         self._calls: deque[float] = deque(maxlen=AT_MOST)
         self._left_out = 0
@@ -55,17 +55,17 @@ FAILED = "hook_failed"
 Record = dict[str, Any]
 
 
-class Target(Protocol):
+class HookTarget(Protocol):
     def call(self, record: Record) -> str | None: ...
     def close(self) -> None: ...
 
 
 class Hook:
-    def __init__(self, rule: HookRule, target: Target, tell: Callable[[Event], None]) -> None:
+    def __init__(self, rule: HookRule, target: HookTarget, tell: Callable[[Event], None]) -> None:
         """`tell` is called by the hook's thread."""
         self.rule, self._target, self._tell = rule, target, tell
         self._waiting: queue.Queue[Record | None] = queue.Queue(_WAITING)
-        self._limit = RateLimit()
+        self._limit = CallLimit()
         self._has_failed = False
         self._thread = threading.Thread(target=self._run, name=f"hook {rule.label}", daemon=True)
 
@@ -135,7 +135,7 @@ class EventHooks:
             hook.close(deadline)
 
 
-def _target(rule: HookRule) -> Target:
+def _target(rule: HookRule) -> HookTarget:
     return Command(rule.target) if rule.kind == ON_EVENT else Webhook(rule)
 
 

@@ -110,7 +110,7 @@ def _text(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class KernelFinding:
     kind: str
     count: int
     detail: str
@@ -130,16 +130,16 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, int], ...] = (
 """What EDAC counts, and processes that were killed for lack of memory, are read from counters: a log may be closed."""
 
 
-def classify(line: str) -> Finding | None:
+def classify(line: str) -> KernelFinding | None:
     if (match := XID_LINE.search(line)) is not None:
         number = int(match["number"])
         if number not in XIDS_OF_HARDWARE:
             return None
         words = f"Xid {number} of {match['device']}: {XIDS_OF_HARDWARE[number]}"
-        return Finding(XID, 1, words, match["bus"].lower())
+        return KernelFinding(XID, 1, words, match["bus"].lower())
     for pattern, kind, count in _PATTERNS:
         if pattern.search(line) is not None:
-            return Finding(kind, count, line.partition(";")[2].strip() or line.strip())
+            return KernelFinding(kind, count, line.partition(";")[2].strip() or line.strip())
     return None
 
 

@@ -19,11 +19,11 @@ from deadpool.protocol.agent.copies.capture_costs import CaptureCosts
 from deadpool.protocol.agent.copies.copies import Copies
 from deadpool.protocol.agent.copies.data_news import DataNews
 from deadpool.protocol.agent.copies.slot_growth import NodeMemory
-from deadpool.protocol.agent.leadership.coordinator_liveness import Reachability, TermGuard
+from deadpool.protocol.agent.leadership.coordinator_liveness import ReachedNodes, TermGuard
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.orders import Orders
-from deadpool.protocol.agent.phase import Phase
+from deadpool.protocol.agent.phase import AgentPhase
 from deadpool.protocol.agent.seams import AgentCore
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.readiness import NodeRecordings
@@ -86,7 +86,7 @@ class Agent:
             rehearsals=rehearsals if spare else 1,
             standby=0 if spare else standby,
         )
-        self._reachability = Reachability(state)
+        self._reachability = ReachedNodes(state)
         self._orders = Orders(
             state,
             session=self._session,
@@ -117,7 +117,7 @@ class Agent:
     # --- the contract of a core --------------------------------------------------------------------------------------
 
     def step(self, input: AgentInput, *, now: float) -> list[AgentEffect]:
-        if self.phase is not Phase.ENDING:
+        if self.phase is not AgentPhase.ENDING:
             self._dispatch(input, now)
             for part in self.features:
                 part.check(now)
@@ -129,7 +129,7 @@ class Agent:
         return self._state.take_effects()
 
     def deadline(self) -> float | None:
-        if self.phase is Phase.ENDING:
+        if self.phase is AgentPhase.ENDING:
             return None
         trainers = earliest(self._unwinding.next_check(), self._activity.deadline())
         trainers = earliest(trainers, self._end_watch.deadline())
@@ -159,7 +159,7 @@ class Agent:
         return self._state.current.cause
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> AgentPhase:
         return self._state.current.phase
 
     @property

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from deadpool.protocol.agent.leadership.coordinator_liveness import Reachability
+from deadpool.protocol.agent.leadership.coordinator_liveness import ReachedNodes
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSession
 from deadpool.protocol.agent.leadership.heartbeat import Heartbeats
 from deadpool.protocol.agent.leadership.takeover_report import TakeoverRecord
@@ -58,7 +58,7 @@ class Orders:
         seating: Seating,
         heartbeats: Heartbeats,
         recordings: NodeRecordings,
-        reachability: Reachability,
+        reachability: ReachedNodes,
         features: Sequence[AgentPart],
         record: TakeoverRecord,
         standby: int,

@@ -14,7 +14,7 @@ from enum import Enum
 from deadpool.protocol.identity import NO_GENERATION, Generation
 
 
-class Phase(Enum):
+class AgentPhase(Enum):
     NEW = "new"  # neither a fence nor a plan has come yet
     UNWINDING = "unwinding"  # fenced: streams are being cut, trainers come to rest
     FROZEN = "frozen"  # fenced and acknowledged: nothing changes before the plan
@@ -27,28 +27,28 @@ class Phase(Enum):
 class GenerationState:
     generation: Generation = NO_GENERATION
     cause: str = ""  # why this generation began
-    phase: Phase = Phase.NEW
+    phase: AgentPhase = AgentPhase.NEW
 
     @property
     def is_fenced(self) -> bool:
-        return self.phase in (Phase.UNWINDING, Phase.FROZEN)
+        return self.phase in (AgentPhase.UNWINDING, AgentPhase.FROZEN)
 
     @property
     def is_running(self) -> bool:
-        return self.phase is Phase.RUNNING
+        return self.phase is AgentPhase.RUNNING
 
     def fence(self, generation: Generation, cause: str) -> None:
-        self.generation, self.cause, self.phase = generation, cause, Phase.UNWINDING
+        self.generation, self.cause, self.phase = generation, cause, AgentPhase.UNWINDING
 
     def freeze(self) -> None:
-        assert self.phase is Phase.UNWINDING, self.phase
-        self.phase = Phase.FROZEN
+        assert self.phase is AgentPhase.UNWINDING, self.phase
+        self.phase = AgentPhase.FROZEN
 
     def prepare(self, generation: Generation, cause: str) -> None:
-        self.generation, self.cause, self.phase = generation, cause, Phase.PREPARING
+        self.generation, self.cause, self.phase = generation, cause, AgentPhase.PREPARING
 
     def go(self) -> None:
-        self.phase = Phase.RUNNING
+        self.phase = AgentPhase.RUNNING
 
     def end(self) -> None:
-        self.phase = Phase.ENDING
+        self.phase = AgentPhase.ENDING

@@ -65,15 +65,15 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuditVerdict:
     """`facts` are for people, in the status; empty: nothing could be said. `differs`: what does, and of which rank."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     differs: str = ""
 
 
-def judge(order: Audit, told: Told, world_size: int, out: Outbox) -> Verdict:
-    """Also tells it, by an event."""
+def judge(order: Audit, told: Told, world_size: int, out: Outbox) -> AuditVerdict:
+    """Compares what ranks told, and tells the verdict by an event."""
     compared = sorted(told.first.keys() & told.again.keys())
     found = {rank: _differences(told.first[rank], told.again[rank]) for rank in compared}
     if any(part.decides for parts in found.values() for part in parts):
@@ -81,13 +81,13 @@ def judge(order: Audit, told: Told, world_size: int, out: Outbox) -> Verdict:
     if len(compared) < world_size:
         reason = f"after the recovery only {len(compared)} of {world_size} ranks could be compared"
         out.emit("audit_given_up", reason=reason)
-        return Verdict()
+        return AuditVerdict()
     if len(told.unmoved) == world_size:
         return _say_nothing_compared(order, found, out)
     return _say_passed(order, told, found, out)
 
 
-def _say_passed(order: Audit, told: Told, found: dict[int, list[Part]], out: Outbox) -> Verdict:
+def _say_passed(order: Audit, told: Told, found: dict[int, list[Part]], out: Outbox) -> AuditVerdict:
     undecided = [f"{_describe(part)} of rank {rank}" for rank, parts in found.items() for part in parts]
     more = {"undecided": undecided[:_MOST_UNDECIDED], "unmoved": sorted(told.unmoved)}
     out.emit(
@@ -98,17 +98,17 @@ def _say_passed(order: Audit, told: Told, found: dict[int, list[Part]], out: Out
         inside=order.inside,
         found="the same state again" + _except_for(undecided) + _but_unmoved(told.unmoved),
     )
-    return Verdict(_facts(order, found) | more)
+    return AuditVerdict(_facts(order, found) | more)
 
 
-def _say_nothing_compared(order: Audit, found: dict[int, list[Part]], out: Outbox) -> Verdict:
+def _say_nothing_compared(order: Audit, found: dict[int, list[Part]], out: Outbox) -> AuditVerdict:
     """What steps change is then in what protect() does not know, or they only draw batches, as in a phase that trains
     nothing."""
     out.emit("audit_not_judged", rank=order.rank, step=order.number, ranks=len(found), reason=_NOTHING_COMPARED)
-    return Verdict(_facts(order, found) | {"exact": None, "reason": _NOTHING_COMPARED})
+    return AuditVerdict(_facts(order, found) | {"exact": None, "reason": _NOTHING_COMPARED})
 
 
-def _say_what_differs(order: Audit, told: Told, found: dict[int, list[Part]], out: Outbox) -> Verdict:
+def _say_what_differs(order: Audit, told: Told, found: dict[int, list[Part]], out: Outbox) -> AuditVerdict:
     differ = {rank: part for rank, parts in found.items() for part in parts[::-1] if part.decides}
     rank, part = next(iter(differ.items()))
     what, rule = _describe(part), _rule(order, told, part)
@@ -123,7 +123,7 @@ def _say_what_differs(order: Audit, told: Told, found: dict[int, list[Part]], ou
         inside=order.inside,
     )
     facts = _facts(order, found) | {"exact": False, "rank": rank, "part": what, "rule": rule}
-    return Verdict(facts, f"{what} of rank {rank}")
+    return AuditVerdict(facts, f"{what} of rank {rank}")
 
 
 def _rule(order: Audit, told: Told, part: Part) -> str:

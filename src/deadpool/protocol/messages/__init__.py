@@ -44,7 +44,7 @@ from __future__ import annotations
 from typing import TypeGuard, get_args
 
 from deadpool.protocol.identity import Message
-from deadpool.protocol.inventory_batches import Copies, Copy, Inventory, JointCopy, Live, Lives
+from deadpool.protocol.inventory_batches import Copy, Inventory, JointCopy, Live, Lives, NodeCopies
 from deadpool.protocol.messages.commands import (
     Answer,
     Ask,
@@ -52,9 +52,9 @@ from deadpool.protocol.messages.commands import (
     Examine,
     Examined,
     Facts,
-    HostState,
     Injected,
     Injection,
+    MachineState,
     PoolJob,
     PoolNotice,
     Report,
@@ -169,7 +169,7 @@ ALL: tuple[type[Message], ...] = (
     AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Audit, AuditOver, Captured, CheckpointDone,
     CheckpointPart, Connect, Connected, Declare, Detach, DeviceLost, Digested, Disconnecting, Durable, Encoded, End,
     Ended, Examine, Examined, Exits, Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant,
-    GroupsDestroyed, Halt, Halted, Health, Heartbeat, HostState, Hung, Injected, Injection, Join, JoinRefused, Leave,
+    GroupsDestroyed, Halt, Halted, Health, Heartbeat, MachineState, Hung, Injected, Injection, Join, JoinRefused, Leave,
     Missed, Needed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared,
     Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
     Settings, Shutdown, CopyLost, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
@@ -229,7 +229,6 @@ __all__ = [
     "CheckpointPart",
     "Connect",
     "Connected",
-    "Copies",
     "Copy",
     "CopyLost",
     "Declare",
@@ -260,7 +259,6 @@ __all__ = [
     "Health",
     "Heartbeat",
     "Holder",
-    "HostState",
     "Hung",
     "Injected",
     "Injection",
@@ -271,9 +269,11 @@ __all__ = [
     "Leave",
     "Live",
     "Lives",
+    "MachineState",
     "Missed",
     "Needed",
     "NodeConnected",
+    "NodeCopies",
     "NodePrepared",
     "Order",
     "OrderMessage",

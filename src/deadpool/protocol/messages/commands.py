@@ -104,7 +104,7 @@ class PoolJob(Value, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()  # further flags of its agents
 
 
-class HostState(Message, frozen=True, kw_only=True):
+class MachineState(Message, frozen=True, kw_only=True):
     """A machine of the pool says what it is doing, when it joins and whenever that has changed."""
 
     host: str

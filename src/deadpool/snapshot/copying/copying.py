@@ -14,7 +14,7 @@ import torch
 from deadpool.errors import StateError
 from deadpool.protocol.seal import Geometry
 from deadpool.snapshot.copying.bulk import CopyPlan
-from deadpool.snapshot.copying.lanes import CopyBatch, CopyLane, HostLane, Mark
+from deadpool.snapshot.copying.lanes import CopyLane, HostLane, Mark, MoveBatch
 from deadpool.snapshot.copying.moves import Moves, make_moves
 from deadpool.snapshot.copying.slot_copy import LaneShare, SlotCopy
 
@@ -57,7 +57,7 @@ class BulkCopier:
         self._make = make
         self._lanes: dict[torch.device, CopyLane] = {}
         self._plan: CopyPlan | None = None
-        self._planned: dict[tuple[int, Geometry], dict[torch.device, list[CopyBatch]]] = {}  # of that plan, by slot
+        self._planned: dict[tuple[int, Geometry], dict[torch.device, list[MoveBatch]]] = {}  # of that plan, by slot
         for device in devices:
             if device.type != "meta":  # a parameter there is not materialised yet
                 self._lane(device)
@@ -108,11 +108,11 @@ class BulkCopier:
             self._lanes[device] = self._make(device)
         return self._lanes[device]
 
-    def _share(self, device: torch.device, batches: list[CopyBatch], start: Boundary) -> LaneShare:
+    def _share(self, device: torch.device, batches: list[MoveBatch], start: Boundary) -> LaneShare:
         lane = self._lane(device)
         return LaneShare(lane, batches, lane.open(start.marks[device]))
 
-    def _batches(self, plan: CopyPlan, slot: memoryview, geometry: Geometry) -> dict[torch.device, list[CopyBatch]]:
+    def _batches(self, plan: CopyPlan, slot: memoryview, geometry: Geometry) -> dict[torch.device, list[MoveBatch]]:
         whole = np.frombuffer(slot, np.uint8)
         place = whole.__array_interface__["data"][0], geometry
         if self._plan is not plan:

@@ -25,7 +25,7 @@ from deadpool.errors import DeviceError
 from deadpool.snapshot.copying.copy_stats import CaptureCost, CopyStats, memory_bytes_per_s
 from deadpool.snapshot.copying.cuda import Addresses, Aside, aside_bytes, place_clones, runtime
 from deadpool.snapshot.copying.cuda_batches import CudaBatch, cut_batches, fill, gathered
-from deadpool.snapshot.copying.lanes import COMPLETE, CopyBatch, LaneCopy, Mark
+from deadpool.snapshot.copying.lanes import COMPLETE, LaneCopy, Mark, MoveBatch
 from deadpool.snapshot.copying.moves import CopyPiece, Moves, TensorRun, cut_piece
 
 BATCH_BYTES = (64 << 20, 256 << 20)
@@ -92,7 +92,7 @@ class CudaLane:
 
     # --- captures ----------------------------------------------------------------------------------------------------
 
-    def plan(self, moves: Moves) -> list[CopyBatch]:
+    def plan(self, moves: Moves) -> list[MoveBatch]:
         pieces, gathers = list(moves.pieces), []
         for run in moves.runs:
             staging = self._stage(run)
@@ -224,7 +224,7 @@ class CudaLaneCopy:
         """Returns whether nothing more will be read, neither from live memory nor from clones."""
         return self._closed and (self._end is None or self._end.done())
 
-    def issue(self, batch: CopyBatch) -> Mark:
+    def issue(self, batch: MoveBatch) -> Mark:
         assert isinstance(batch, CudaBatch)
         if self._begin is None:
             self._stream.wait_event(self._boundary.event)
@@ -233,7 +233,7 @@ class CudaLaneCopy:
         self._copied_bytes += batch.nbytes
         return self._lane.record(self._stream)
 
-    def set_aside(self, batches: list[CopyBatch]) -> list[CopyBatch]:
+    def set_aside(self, batches: list[MoveBatch]) -> list[MoveBatch]:
         """The script's stream waits for what was issued, so that its copies need no clones, then it clones the rest."""
         stream = torch.cuda.current_stream(self._lane.device)
         self._held.add(stream.cuda_stream)

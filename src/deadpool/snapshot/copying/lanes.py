@@ -33,7 +33,7 @@ class Mark(Protocol):
         """Blocks without the GIL."""
 
 
-class CopyBatch(Protocol):
+class MoveBatch(Protocol):
     """Moves that are issued together."""
 
     @property
@@ -41,10 +41,10 @@ class CopyBatch(Protocol):
 
 
 class LaneCopy(Protocol):
-    def issue(self, batch: CopyBatch) -> Mark:
+    def issue(self, batch: MoveBatch) -> Mark:
         """Enqueues a batch and returns a mark behind it. Two threads must not call it at once."""
 
-    def set_aside(self, batches: list[CopyBatch]) -> list[CopyBatch]:
+    def set_aside(self, batches: list[MoveBatch]) -> list[MoveBatch]:
         """Clones what these batches would copy, on the device: after everything that was issued, and before everything
         that the script enqueues from now on. Returns batches that copy the clones. Only the main thread may call it,
         once, and only for as many bytes as the lane has room for."""
@@ -72,7 +72,7 @@ class CopyLane(Protocol):
     def mark(self) -> Mark:
         """Returns a mark behind everything that was enqueued so far. Only the main thread may call it."""
 
-    def plan(self, moves: Moves) -> list[CopyBatch]:
+    def plan(self, moves: Moves) -> list[MoveBatch]:
         """Returns batches with fixed addresses, which can be issued again and again."""
 
     def open(self, start: Mark) -> LaneCopy:
@@ -132,7 +132,7 @@ class HostLane:
     def mark(self) -> Mark:
         return COMPLETE
 
-    def plan(self, moves: Moves) -> list[CopyBatch]:
+    def plan(self, moves: Moves) -> list[MoveBatch]:
         return list(_host_batches(moves, into_slot=True))
 
     def open(self, start: Mark) -> LaneCopy:
@@ -166,7 +166,7 @@ class HostLaneCopy:
         self._copied_bytes, self._copy_s, self._waited_s = 0, 0.0, 0.0
         self._closed = False
 
-    def issue(self, batch: CopyBatch) -> Mark:
+    def issue(self, batch: MoveBatch) -> Mark:
         assert isinstance(batch, HostBatch)
         began = time.monotonic()
         batch.run()
@@ -175,7 +175,7 @@ class HostLaneCopy:
             self._copy_s += time.monotonic() - began
         return COMPLETE
 
-    def set_aside(self, batches: list[CopyBatch]) -> list[CopyBatch]:
+    def set_aside(self, batches: list[MoveBatch]) -> list[MoveBatch]:
         raise AssertionError("aside_room() of host memory is 0: nothing may be set aside")
 
     def close(self) -> Mark:

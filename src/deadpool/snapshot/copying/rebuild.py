@@ -23,7 +23,7 @@ from torch import Tensor
 from deadpool.errors import OtherStructure, StateError
 from deadpool.protocol.seal import Extent, extent_of
 from deadpool.snapshot.copying.bulk import LiveTensor, find_live
-from deadpool.snapshot.identity.buffer_objects import Placement
+from deadpool.snapshot.identity.buffer_objects import BufferPlace
 from deadpool.snapshot.record.layout import BulkRegion, SlotLayout, TensorEntry
 from deadpool.snapshot.record.placement import dtensor_spec_of, make_dtensor
 from deadpool.snapshot.record.tensors import dense_part, integer_view, local_part, set_local_part
@@ -42,7 +42,7 @@ def require_complete(layout: SlotLayout, extent: Extent) -> None:
 
 
 def prepare_targets(
-    objects: Objects, trees: ModuleTrees, layout: SlotLayout, placements: Mapping[Key, Placement]
+    objects: Objects, trees: ModuleTrees, layout: SlotLayout, placements: Mapping[Key, BufferPlace]
 ) -> dict[Key, Tensor]:
     """Makes the live tensors those of the layout, with any contents, and returns them as the targets of a load. Buffers
     that have `placements` are placed by the caller."""
@@ -63,12 +63,12 @@ def announce_write(tensors: Iterable[Tensor]) -> None:
             torch.autograd.graph.increment_version(tensor)
 
 
-def _is_placed(placements: Mapping[Key, Placement], key: Key, target: Tensor) -> bool:
+def _is_placed(placements: Mapping[Key, BufferPlace], key: Key, target: Tensor) -> bool:
     return key in placements and placements[key].target is target
 
 
 def _find_targets(
-    objects: Objects, trees: ModuleTrees, layout: SlotLayout, placements: Mapping[Key, Placement]
+    objects: Objects, trees: ModuleTrees, layout: SlotLayout, placements: Mapping[Key, BufferPlace]
 ) -> dict[Key, Tensor]:
     live = {item.key: item for item in find_live(objects)[0]}
     _require_same_params(objects, layout)
@@ -80,7 +80,7 @@ def _find_targets(
     }
 
 
-def _buffer(trees: ModuleTrees, entry: TensorEntry, placement: Placement | None) -> Tensor:
+def _buffer(trees: ModuleTrees, entry: TensorEntry, placement: BufferPlace | None) -> Tensor:
     """Returns the buffer that is placed or live if it fits, else a new one: a forward pass may have replaced it, or not
     made it yet."""
     live = module_of(trees, entry.key)._buffers.get(entry.key[3]) if placement is None else placement.target

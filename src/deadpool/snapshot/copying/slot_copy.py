@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from deadpool.snapshot.copying.copy_stats import CaptureCost
-from deadpool.snapshot.copying.lanes import CopyBatch, CopyLane, LaneCopy, Mark
+from deadpool.snapshot.copying.lanes import CopyLane, LaneCopy, Mark, MoveBatch
 
 _BATCHES_IN_FLIGHT = 2
 
@@ -29,7 +29,7 @@ class LaneShare:
     """The part of a copy that goes over one lane."""
 
     lane: CopyLane
-    batches: list[CopyBatch]
+    batches: list[MoveBatch]
     copy: LaneCopy
     next: int = 0  # the batch to be claimed next
     claimed: int = 0  # how many are being issued right now
@@ -198,7 +198,7 @@ class SlotCopy:
 
     # --- both --------------------------------------------------------------------------------------------------------
 
-    def _claim(self, share: LaneShare) -> CopyBatch | None:
+    def _claim(self, share: LaneShare) -> MoveBatch | None:
         """Claims the next batch when no other is being issued: two threads must not issue to a lane at once."""
         with self._changed:
             self._changed.wait_for(lambda: share.claimed == 0)
@@ -209,7 +209,7 @@ class SlotCopy:
             share.claimed += 1
             return batch
 
-    def _issue(self, share: LaneShare, batch: CopyBatch) -> Mark:
+    def _issue(self, share: LaneShare, batch: MoveBatch) -> Mark:
         try:
             return share.copy.issue(batch)
         except BaseException:

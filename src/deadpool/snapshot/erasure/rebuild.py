@@ -48,7 +48,7 @@ def _ignore(source: BlockSource, reason: str) -> None:
     pass
 
 
-class Rebuild:
+class SnapshotRebuild:
     def __init__(
         self,
         client: TransferClient,

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from deadpool.snapshot.record.tensors import is_dtensor, local_address
-from deadpool.snapshot.state.buffer_layout import Assigned, Form, Seen, SharedMemory, find_shared, form_of
+from deadpool.snapshot.state.buffer_layout import AssignedBuffer, Form, Seen, SharedMemory, find_shared, form_of
 from deadpool.snapshot.state.cures import is_off
 from deadpool.snapshot.state.objects import Key, ModuleTrees, describe
 
@@ -31,7 +31,7 @@ _data_ptr: Any = Tensor.data_ptr
 _dict_values = dict.values
 
 
-class Placement(NamedTuple):
+class BufferPlace(NamedTuple):
     """An object that belongs under the name of a buffer, and the memory that it has to be moved to, if any."""
 
     buffer: Tensor
@@ -82,28 +82,28 @@ class BufferObjects:
         self._told = self._part
         plain = [each for each in params if _is_plain(each)]
         storages = {each.untyped_storage().data_ptr() for each in plain} - {0}
-        keys = [Assigned(*row).key for row in self._part.get("assigned", ())]
+        keys = [AssignedBuffer(*row).key for row in self._part.get("assigned", ())]
         live = {key: each for key in keys if (each := self._live(key)) is not None and _is_plain(each)}
         return tuple(describe(key) for key, each in live.items() if each.untyped_storage().data_ptr() in storages)
 
-    def find(self, part: dict[str, Any]) -> dict[Key, Placement]:
+    def find(self, part: dict[str, Any]) -> dict[Key, BufferPlace]:
         """Returns the objects of the boundary that the part describes, where they are not what lies there now. Their
         contents are anything. Nothing is changed yet."""
         if is_off("D7"):
             return {}
-        assigned = [Assigned(*row) for row in part.get("assigned", ())]
+        assigned = [AssignedBuffer(*row) for row in part.get("assigned", ())]
         listed = {each.key for each in assigned}
         found = {key: self._as_at_first(key) for key in self._first if key not in listed and self._has_module(key)}
         wanted = {key: each for key, each in found.items() if each is not None}
         memory = SharedMemory(part.get("shared", ()), {key: each.target for key, each in wanted.items()})
-        made: dict[int, Placement] = {}
+        made: dict[int, BufferPlace] = {}
         for each in assigned:
             if each.number not in made:
                 made[each.number] = self._as_assigned(each, part["process"], memory)
             wanted[each.key] = made[each.number]
         return {key: each for key, each in wanted.items() if self._is_needed(key, each)}
 
-    def place(self, found: dict[Key, Placement]) -> None:
+    def place(self, found: dict[Key, BufferPlace]) -> None:
         """Puts the objects under their names, on the memory that they had at the boundary."""
         for key, each in found.items():
             if each.memory is not None:
@@ -192,26 +192,26 @@ class BufferObjects:
         ref = self._objects.get(number)
         return ref() if ref is not None and (number < self._first_count or process == self._process) else None
 
-    def _as_at_first(self, key: Key) -> Placement | None:
+    def _as_at_first(self, key: Key) -> BufferPlace | None:
         """Returns the object of protect(), or if it is gone one of its kind in new memory."""
         number, form = self._first[key]
         live, first = self._live(key), self._known(number, "")
         if live is not None and is_dtensor(live):
             return None
-        return Placement(form.make()) if first is None else self._in_form(first, form)
+        return BufferPlace(form.make()) if first is None else self._in_form(first, form)
 
-    def _as_assigned(self, assigned: Assigned, process: str, memory: SharedMemory) -> Placement:
+    def _as_assigned(self, assigned: AssignedBuffer, process: str, memory: SharedMemory) -> BufferPlace:
         known = self._known(assigned.number, process)
-        return Placement(memory.make(assigned)) if known is None else self._in_form(known, assigned.form)
+        return BufferPlace(memory.make(assigned)) if known is None else self._in_form(known, assigned.form)
 
-    def _in_form(self, buffer: Tensor, form: Form) -> Placement:
+    def _in_form(self, buffer: Tensor, form: Form) -> BufferPlace:
         """The script may have moved the object to other memory since, or resized it."""
         held = self._memory.get(self._numbers.get(buffer, -1))
         if held is not None and _are_alike(form_of(held), form):
-            return Placement(buffer, None if _is_same_memory(buffer, held) else held)
-        return Placement(buffer, None if _are_alike(form_of(buffer), form) else form.make().detach())
+            return BufferPlace(buffer, None if _is_same_memory(buffer, held) else held)
+        return BufferPlace(buffer, None if _are_alike(form_of(buffer), form) else form.make().detach())
 
-    def _is_needed(self, key: Key, placement: Placement) -> bool:
+    def _is_needed(self, key: Key, placement: BufferPlace) -> bool:
         return placement.memory is not None or self._live(key) is not placement.buffer
 
     def _has_module(self, key: Key) -> bool:

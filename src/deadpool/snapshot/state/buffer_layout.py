@@ -44,7 +44,7 @@ def form_of(buffer: Tensor) -> Form:
     return Form(buffer.dtype, tuple(buffer.shape), stride, device_name(buffer.device), buffer.requires_grad)
 
 
-class Assigned(NamedTuple):
+class AssignedBuffer(NamedTuple):
     """A buffer that is not what it was at protect(): the number of its object, its form, and its place in memory that
     others share, if any."""
 
@@ -131,7 +131,7 @@ class SharedMemory:
         self._memories, self._known = list(memories), known
         self._made: dict[int, tuple[torch.UntypedStorage, int]] = {}
 
-    def make(self, assigned: Assigned) -> Tensor:
+    def make(self, assigned: AssignedBuffer) -> Tensor:
         form = assigned.form
         if assigned.memory is None:
             return form.make()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from deadpool.errors import DeadPoolError, StateError
 from deadpool.snapshot.copying.bulk import states_of
-from deadpool.snapshot.identity.buffer_objects import BufferObjects, Placement
+from deadpool.snapshot.identity.buffer_objects import BufferObjects, BufferPlace
 from deadpool.snapshot.identity.gradients import GradientObjects
 from deadpool.snapshot.record.record import decode, encode
 from deadpool.snapshot.record.tensors import dense_part, is_dtensor, local_part
@@ -157,12 +157,12 @@ class HostState:
         """Holds the objects that lie under the names of buffers now, for a rank that keeps its memory."""
         self._buffers.capture()
 
-    def find_buffers(self, parts: HostParts) -> dict[Key, Placement]:
+    def find_buffers(self, parts: HostParts) -> dict[Key, BufferPlace]:
         """Returns the objects that lay under the names of buffers at the version, where others lie there now."""
         changes = parts.get("changes")  # an older version of DeadPool did not store them
         return {} if changes is None else self._buffers.find(decode(changes["buffers"], "buffers"))
 
-    def place_buffers(self, placements: dict[Key, Placement]) -> None:
+    def place_buffers(self, placements: dict[Key, BufferPlace]) -> None:
         self._buffers.place(placements)
 
     def restore(self, parts: HostParts) -> None:

@@ -74,13 +74,13 @@ class _Place(NamedTuple):
     way: tuple[int, ...]
 
 
-class Entries(NamedTuple):
-    """Of a dictionary or a set: how many, and which objects are called by which key; of a big one only how many."""
+class DictEntries(NamedTuple):
+    """How many entries a dictionary or a set has, and which objects its keys name; of a big one only how many."""
 
     size: int
     ids: dict[Any, int | None]
 
-    def has_only_more_than(self, before: Entries) -> bool:
+    def has_only_more_than(self, before: DictEntries) -> bool:
         return self.size > before.size and (not self.ids or before.ids.items() <= self.ids.items())
 
 
@@ -135,7 +135,9 @@ class CarriedValues:
         before = self._before.get(place)
         if place not in self._before or before == value or not self._same.are_all(place.way):
             return False
-        if not (isinstance(value, Entries) and isinstance(before, Entries) and value.has_only_more_than(before)):
+        if not (
+            isinstance(value, DictEntries) and isinstance(before, DictEntries) and value.has_only_more_than(before)
+        ):
             return True
         is_steady = value.size - before.size >= number - self._number
         self._grown[place] = self._grown.get(place, 0) + 1 if is_steady else 0
@@ -260,6 +262,8 @@ class _Walk:
 
     def is_protected(self, place: _Place | Binding) -> bool:
         """Whether it is a tensor in the memory of what is protected, as what state_dict() returns is."""
+        if isinstance(place, Binding) and place.kind == "attribute":
+            return False  # it is told only if it is read before it is stored, which no view needs
         value = self._tensors.get(place) if isinstance(place, _Place) else self.bindings[place]
         return isinstance(value, Tensor) and _memory(value) in self._memory
 
@@ -352,7 +356,9 @@ def _content_of(value: Any) -> object:
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else zlib.crc32(value.reshape(-1)[:_SAMPLE_BYTES].tobytes())
     if isinstance(value, (dict, set)):
-        return Entries(len(value), {key: None if isinstance(each, _PLAIN) else id(each) for key, each in _items(value)})
+        return DictEntries(
+            len(value), {key: None if isinstance(each, _PLAIN) else id(each) for key, each in _items(value)}
+        )
     if isinstance(value, _CONTAINERS):
         return len(value), [id(each) for _, each in _items(value) if not isinstance(each, _PLAIN)]
     if isinstance(value, types.GeneratorType):

@@ -140,7 +140,7 @@ def _is_outside(name: str, code: types.CodeType) -> bool:
 
 
 def _codes_in(variables: dict[str, Any]) -> Iterator[types.CodeType]:
-    """Of the functions of a module, and of the methods of its classes."""
+    """Yields the code of the functions of a module, and of the methods of its classes."""
     for value in list(variables.values()):
         inner = vars(value).values() if isinstance(value, type) and is_own_class(value) else (value,)
         for each in inner:
@@ -173,7 +173,7 @@ class AttributeWatch:
         self._placed: list[_Watched] = []
 
     def choose(self, rebound: Iterable[Binding], owners: Owners) -> None:
-        """For the next step."""
+        """Chooses which attributes are watched in the next step."""
         self._chosen = {}
         for key in rebound:
             owner = owners[key.owner_id] if key.kind == "attribute" else None

@@ -198,7 +198,7 @@ class StateInVariables:
         """`others` are objects that are found in other places than variables, by name."""
         self._findings, self._state, self._others = findings, state, others
         self._seen: dict[int, tuple[Callable[[], Any], Fingerprint]] = {}  # by id of the object, with the way to it
-        self._known: set[int] = set()  # those that were named, or that a protected object leads to
+        self._known = set(map(id, state.optimizers))  # and those that were named, or that a protected object leads to
         self._has_begun = self._has_read_code = False
         self.enabled = True  # False: a library owns the loop, and its frames are not the script's
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from deadpool.protocol.messages import Connect, Paused, Restore, Seat, TrainerMessage
-from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
+from deadpool.protocol.recovery_walk import Load, LoadEarly, RebuildGroups, Resume
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.trainer.current import Superseded
 from deadpool.trainer.recovery import recovery, unwinding
@@ -45,7 +45,7 @@ def take_seat(session: Session, seat: Seat) -> Connect:
                 pass  # there is nothing yet to load it into
             case Load(restore=restore):
                 _prepare(session, restore)
-            case Rebuild(connect=connect):
+            case RebuildGroups(connect=connect):
                 _send(session, session.walk.connected)
             case Resume(restore=restore):
                 assert connect is not None

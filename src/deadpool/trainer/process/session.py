@@ -54,7 +54,7 @@ from deadpool.protocol.messages import (
     TrainerHello,
     TrainerMessage,
 )
-from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, Rebuild, RecoveryWalk, Resume
+from deadpool.protocol.recovery_walk import Abandon, Load, LoadEarly, RebuildGroups, RecoveryWalk, Resume
 from deadpool.protocol.seal import Geometry
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool.snapshot.arena.arena import Segment
@@ -287,7 +287,7 @@ class Session:
                 raise Superseded
             return self.walk.order(kind, generation)
 
-    def next_action(self) -> LoadEarly | Load | Rebuild | Resume:
+    def next_action(self) -> LoadEarly | Load | RebuildGroups | Resume:
         """Waits until the walk from rest to Go goes on. Superseded: it does not."""
         with self.changed:
             while (action := self.walk.advance()) is None:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from deadpool.errors import GroupError, GroupMissing, NotInPlace, OtherStructure
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Connect, Restore, Seat, SlotRef
-from deadpool.protocol.recovery_walk import Load, LoadEarly, Rebuild, Resume
+from deadpool.protocol.recovery_walk import Load, LoadEarly, RebuildGroups, Resume
 from deadpool.protocol.seal import Extent, Region
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.snapshot.state import cures
@@ -124,7 +124,7 @@ def walk(job: Job, generation: Generation) -> None:
                 early = load_what_arrives(job, generation)
             case Load(restore=restore):
                 _restore(job, restore, early, kept=restore.version == stood_at and early is None)
-            case Rebuild(connect=connect):
+            case RebuildGroups(connect=connect):
                 _rebuild(job, connect)
             case Resume(restore=restore):
                 resume(job, restore)

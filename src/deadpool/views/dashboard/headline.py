@@ -7,7 +7,7 @@ from typing import Any
 
 from deadpool.events.types import BY_NAME
 from deadpool.views.dashboard import words
-from deadpool.views.dashboard.history import History, Interruption, Record
+from deadpool.views.dashboard.history import Interruption, JobHistory, Record
 
 Status = dict[str, Any]
 _RATE_WINDOW_S = 600.0
@@ -21,7 +21,7 @@ _WAITS = {
 
 
 def headline(
-    history: History, found: list[Interruption], status: Status | None, now: float, lacks: Sequence[str]
+    history: JobHistory, found: list[Interruption], status: Status | None, now: float, lacks: Sequence[str]
 ) -> dict[str, Any]:
     kind, text = state(history, found)
     until = float(history.ended["t"]) if history.ended is not None else now
@@ -36,7 +36,7 @@ def headline(
     return {"state": kind, "text": text, "figures": figures, "actions": [*lacks, *actions(history, status)]}
 
 
-def state(history: History, found: list[Interruption]) -> tuple[str, str]:
+def state(history: JobHistory, found: list[Interruption]) -> tuple[str, str]:
     """A word for the colour, and the same in words."""
     if history.ended is not None:
         failed = history.ended["what"] == "failed"
@@ -58,7 +58,7 @@ def _is_open(last: Interruption) -> bool:
     return "connect" not in last.phases_s
 
 
-def actions(history: History, status: Status | None) -> list[str]:
+def actions(history: JobHistory, status: Status | None) -> list[str]:
     """What a person has to do, the most urgent first."""
     if history.ended is not None:
         is_failed = history.ended["what"] == "failed"
@@ -90,13 +90,13 @@ def _figure(name: str, label: str, value: str, detail: str = "") -> dict[str, st
     return {"name": name, "label": label, "value": value, "detail": detail}
 
 
-def _step(history: History, status: Status | None) -> dict[str, str]:
+def _step(history: JobHistory, status: Status | None) -> dict[str, str]:
     known = status["step"] if status else history.progress["step"] if history.progress else None
     since = f"generation {history.generation} since {history.cause}" if history.generation else ""
     return _figure("step", "Step", words.whole(known) if known is not None else "–", since)
 
 
-def steps_per_hour(history: History, status: Status | None, now: float) -> float | None:
+def steps_per_hour(history: JobHistory, status: Status | None, now: float) -> float | None:
     """Over the last ten minutes, standstills included."""
     points = list(history.rate)
     if status and points and status["step"] > points[-1][1]:
@@ -108,13 +108,13 @@ def steps_per_hour(history: History, status: Status | None, now: float) -> float
     return 3600.0 * max(0, recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
 
 
-def _rate(history: History, status: Status | None, now: float) -> dict[str, str]:
+def _rate(history: JobHistory, status: Status | None, now: float) -> dict[str, str]:
     rate, usual = steps_per_hour(history, status, now), history.usual_step_s
     detail = f"a step takes {words.seconds(usual)}" if usual else ""
     return _figure("rate", "Steps per hour", words.whole(round(rate)) if rate is not None else "–", detail)
 
 
-def _goodput(history: History, until: float) -> dict[str, str]:
+def _goodput(history: JobHistory, until: float) -> dict[str, str]:
     share = history.fold.goodput(until)
     if share is None:
         return _figure("goodput", "Goodput", "–", "training has not begun")
@@ -123,7 +123,7 @@ def _goodput(history: History, until: float) -> dict[str, str]:
     return _figure("goodput", "Goodput", words.percent(share), detail)
 
 
-def _protection(history: History, status: Status | None) -> dict[str, str]:
+def _protection(history: JobHistory, status: Status | None) -> dict[str, str]:
     every = status["interval"]["every"] if status else history.every
     interval = "a snapshot every step" if every == 1 else f"a snapshot every {every} steps"
     if status is None:
@@ -138,7 +138,7 @@ def _protection(history: History, status: Status | None) -> dict[str, str]:
     return _figure("protection", "Protection", text, f"version {version:,} is complete, {interval}")
 
 
-def _cost(history: History, status: Status | None) -> dict[str, str]:
+def _cost(history: JobHistory, status: Status | None) -> dict[str, str]:
     budget = status["interval"]["budget"] if status else None
     limit = f"at most {100 * budget:g} % allowed" if budget else "no limit is set" if budget == 0 else ""
     measured = status["overhead"] if status else None
@@ -148,12 +148,12 @@ def _cost(history: History, status: Status | None) -> dict[str, str]:
     return _figure("cost", "Cost of protection", f"{100 * share:.2f} ± {words.percent(error or 0.0)}", limit)
 
 
-def _last_overhead(history: History) -> tuple[float | None, float | None]:
+def _last_overhead(history: JobHistory) -> tuple[float | None, float | None]:
     last = history.progress or {}
     return last.get("overhead"), last.get("overhead_error")
 
 
-def _spares(history: History, status: Status | None) -> dict[str, str]:
+def _spares(history: JobHistory, status: Status | None) -> dict[str, str]:
     count = status["spares"] if status else _spares_seen(history)
     lost = sum(node.lost is not None for node in history.nodes.values())
     takeovers = history.fold.events["took_over"]
@@ -161,6 +161,6 @@ def _spares(history: History, status: Status | None) -> dict[str, str]:
     return _figure("spares", "Spares left", words.whole(count), f"{words.plural(lost, 'node')} lost so far{too}")
 
 
-def _spares_seen(history: History) -> int:
+def _spares_seen(history: JobHistory) -> int:
     gone = (node for node in history.nodes.values() if node.spare and not node.lost and not node.left)
     return sum(node.name not in history.seats for node in gone)

@@ -46,7 +46,7 @@ class NodeSeen:
 
 
 @dataclass(slots=True)
-class History:
+class JobHistory:
     per_node: int = 1
     nodes: dict[str, NodeSeen] = field(default_factory=dict)
     seats: list[str] = field(default_factory=list)  # node by position
@@ -108,8 +108,8 @@ class History:
         return tuple(range(first, first + self.per_node))
 
     def _begin_anew(self) -> None:
-        fresh = History(per_node=self.per_node)
-        for name in History.__dataclass_fields__:
+        fresh = JobHistory(per_node=self.per_node)
+        for name in JobHistory.__dataclass_fields__:
             setattr(self, name, getattr(fresh, name))
 
     def _add_milestone(self, what: str, record: Record) -> None:
@@ -258,7 +258,7 @@ class Interruption:
         }
 
 
-def interruptions(history: History) -> list[Interruption]:
+def interruptions(history: JobHistory) -> list[Interruption]:
     """Returns the interruptions in order. Those that are over are read as `deadpool show story` reads them."""
     records = sorted([*history.milestones, *history.resumed.values()], key=lambda each: float(each["t"]))
     complete = {each.cause: each for each in recoveries(records)}

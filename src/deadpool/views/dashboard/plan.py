@@ -13,14 +13,14 @@ from typing import Any
 
 from deadpool.errors import ConfigError
 from deadpool.sizing.advice import Advice, Wishes, advise
-from deadpool.sizing.failure_history import History as Seen
+from deadpool.sizing.failure_history import FailureCounts as Seen
 from deadpool.sizing.failure_history import mix
 from deadpool.sizing.goodput import outlook
 from deadpool.sizing.inputs import GB, Inputs, Phases, means_of
 from deadpool.sizing.presentation import Curve, curves, goodput_ticks, nines
-from deadpool.sizing.protection import Scheme, parse_scheme
+from deadpool.sizing.protection import ProtectionScheme, parse_scheme
 from deadpool.views.dashboard import words
-from deadpool.views.dashboard.history import History, Interruption
+from deadpool.views.dashboard.history import Interruption, JobHistory
 
 LEAST_TRAINED_S = 60.0
 """The time of training before which a step time is hardly known."""
@@ -48,7 +48,12 @@ class Known:
 
 
 def plan_part(
-    history: History, found: list[Interruption], settings: dict[str, Any], status: dict[str, Any] | None, *, now: float
+    history: JobHistory,
+    found: list[Interruption],
+    settings: dict[str, Any],
+    status: dict[str, Any] | None,
+    *,
+    now: float,
 ) -> dict[str, Any]:
     until = float(history.ended["t"]) if history.ended is not None else now
     trained_s = history.fold.trained_s(until)
@@ -61,7 +66,7 @@ def plan_part(
 
 
 def _known(
-    history: History,
+    history: JobHistory,
     found: list[Interruption],
     settings: dict[str, Any],
     status: dict[str, Any] | None,
@@ -93,15 +98,15 @@ def _known(
     )
 
 
-def _scheme(settings: dict[str, Any]) -> Scheme:
+def _scheme(settings: dict[str, Any]) -> ProtectionScheme:
     """`auto` and nothing: as many copies as there are holders."""
     try:
         return parse_scheme(str(settings.get("protect") or ""))
     except ConfigError:
-        return Scheme(max(1, int(settings.get("holders") or 1)))
+        return ProtectionScheme(max(1, int(settings.get("holders") or 1)))
 
 
-def _spares(history: History) -> int:
+def _spares(history: JobHistory) -> int:
     there, seated = [node for node in history.nodes.values() if not node.lost and not node.left], set(history.seats)
     return sum(node.spare and node.name not in seated for node in there)
 

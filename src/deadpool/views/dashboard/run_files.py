@@ -20,8 +20,8 @@ from typing import Any
 from deadpool.events.story import PHASES
 from deadpool.events.types import BY_NAME
 from deadpool.journal.jsonl import PATTERN, JournalReader, Line
-from deadpool.views.dashboard.history import History, Interruption, Record, interruptions
-from deadpool.views.dashboard.view import Job, Losses
+from deadpool.views.dashboard.history import Interruption, JobHistory, Record, interruptions
+from deadpool.views.dashboard.view import Losses, RunFacts
 
 _TRIED = 64
 """Files that are looked into from each end: only the first or the last stage of a pipeline has a loss."""
@@ -176,7 +176,7 @@ _EXCERPTS = 6
 @dataclass(slots=True)
 class RunFiles:
     folder: Path
-    history: History = field(default_factory=History)
+    history: JobHistory = field(default_factory=JobHistory)
     losses: Losses = field(default_factory=Losses)
     _offset: int = 0
     _reader: LossReader | None = None
@@ -192,9 +192,9 @@ class RunFiles:
         self._reader.read()
         return self._offset != before
 
-    def job(self) -> Job:
+    def job(self) -> RunFacts:
         announced = self._announced()
-        return Job(
+        return RunFacts(
             name=self.folder.resolve().name,
             settings=announced.get("settings") or {},
             versions=announced.get("versions") or {},

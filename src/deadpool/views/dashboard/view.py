@@ -17,7 +17,7 @@ from deadpool.events.story import unwritten
 from deadpool.events.types import BY_NAME
 from deadpool.views.dashboard import words
 from deadpool.views.dashboard.headline import headline
-from deadpool.views.dashboard.history import History, Interruption, NodeSeen, Record, interruptions
+from deadpool.views.dashboard.history import Interruption, JobHistory, NodeSeen, Record, interruptions
 from deadpool.views.dashboard.plan import plan_part
 from deadpool.views.dashboard.words import Series
 
@@ -43,7 +43,7 @@ _GONE_SHOWN = 256  # lost nodes that stay on the map
 _BEATS = 3  # heartbeats that a rank may be behind before it is called lagging
 
 
-def copies(history: History, status: dict[str, Any] | None) -> dict[str, Any]:
+def copies(history: JobHistory, status: dict[str, Any] | None) -> dict[str, Any]:
     """The nodes whose copies are furthest behind come first; a large job does not show all of them."""
     if status is None:
         told = (history.bandwidth or {}).get("summary")
@@ -62,7 +62,7 @@ def copies(history: History, status: dict[str, Any] | None) -> dict[str, Any]:
     return {"rows": rows[:_ROWS], "count": len(rows), "summary": _summary(status)}
 
 
-def _row(history: History, node: dict[str, Any], version: int | None, held: dict[str, list[str]]) -> dict[str, Any]:
+def _row(history: JobHistory, node: dict[str, Any], version: int | None, held: dict[str, list[str]]) -> dict[str, Any]:
     seen = history.nodes.get(node["node"])
     memory = node.get("memory_bytes") or (seen.memory_bytes if seen else None)
     link = node.get("link_gbps") or (seen.link_gbps if seen else None)
@@ -103,7 +103,7 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class RunFacts:
     """What the run folder says of the job itself."""
 
     name: str
@@ -112,9 +112,9 @@ class Job:
 
 
 def view(
-    history: History,
+    history: JobHistory,
     losses: Losses,
-    job: Job,
+    job: RunFacts,
     status: dict[str, Any] | None,
     *,
     now: float,
@@ -136,7 +136,7 @@ def view(
     }
 
 
-def curves(history: History, losses: Losses) -> dict[str, Any]:
+def curves(history: JobHistory, losses: Losses) -> dict[str, Any]:
     """Step times come from the journal if there is one, for it has every step."""
     has_journal = len(losses.step_times.xs) > len(history.step_times.xs)
     times = (losses.step_times if has_journal else history.step_times).points()
@@ -150,7 +150,7 @@ def curves(history: History, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _job(history: History, job: Job, *, answers: bool) -> dict[str, Any]:
+def _job(history: JobHistory, job: RunFacts, *, answers: bool) -> dict[str, Any]:
     return {
         "name": job.name,
         "world_size": len(history.seats) * history.per_node,
@@ -164,7 +164,7 @@ def _job(history: History, job: Job, *, answers: bool) -> dict[str, Any]:
     }
 
 
-def _recent(history: History) -> list[dict[str, Any]]:
+def _recent(history: JobHistory) -> list[dict[str, Any]]:
     """The last events that the console shows, the newest first."""
     return [
         {"t": each["t"], "what": each["what"], "cause": each.get("cause"), "text": _sentence(each)}
@@ -176,7 +176,7 @@ def _sentence(record: Record) -> str:
     return (BY_NAME[record["what"]].sentence(record) or "")[:_TEXT_LIMIT]
 
 
-def node_map(history: History, found: list[Interruption], status: dict[str, Any] | None) -> dict[str, Any]:
+def node_map(history: JobHistory, found: list[Interruption], status: dict[str, Any] | None) -> dict[str, Any]:
     """`nodes` changes when nodes come and go, `cells` with each heartbeat."""
     live = {each["node"]: each for each in status["nodes"]} if status else {}
     names = _shown(history, live)
@@ -201,7 +201,7 @@ def node_map(history: History, found: list[Interruption], status: dict[str, Any]
     }
 
 
-def _shown(history: History, live: dict[str, Any]) -> list[str]:
+def _shown(history: JobHistory, live: dict[str, Any]) -> list[str]:
     """Nodes of the job, and those that were lost last, ordered by rack and by the numbers in their names."""
     lost = [node.name for node in history.nodes.values() if node.lost is not None and node.name not in live]
     here = [node.name for node in history.nodes.values() if node.lost is None and not node.left]
@@ -210,7 +210,7 @@ def _shown(history: History, live: dict[str, Any]) -> list[str]:
     return sorted(names, key=lambda name: (_natural(racks[name] or ""), _natural(name)))
 
 
-def _rack(history: History, name: str) -> str | None:
+def _rack(history: JobHistory, name: str) -> str | None:
     return history.nodes[name].rack if name in history.nodes else None
 
 
@@ -229,14 +229,14 @@ def _last(seen: NodeSeen) -> list[int]:
     return [seen.last_ranks[0], seen.last_ranks[-1]] if seen.lost and seen.last_ranks else []
 
 
-def _tolerated_lag(history: History) -> int:
+def _tolerated_lag(history: JobHistory) -> int:
     """Heartbeats of nodes come at different moments, so ranks seem to be apart by as many steps as fit between them."""
     usual = history.usual_step_s
     return 2 + int(_BEATS / usual) if usual else 1 << 30
 
 
 def _cells(
-    history: History, seen: NodeSeen, told: dict[str, Any] | None, position: int | None, is_stopped: bool, least: int
+    history: JobHistory, seen: NodeSeen, told: dict[str, Any] | None, position: int | None, is_stopped: bool, least: int
 ) -> str:
     count = history.per_node
     if seen.lost is not None and told is None:

@@ -80,7 +80,7 @@ def run(namespaces: list[str]) -> None:
 class Operator:
     def __init__(self) -> None:
         self._cluster: Cluster | None = None
-        self._watches: dict[str, tuple[JobWatch, asyncio.Task[None]]] = {}
+        self._watches: dict[str, tuple[ResourceWatch, asyncio.Task[None]]] = {}
         self._machines: asyncio.Task[None] | None = None
 
     def start(self, cluster: Cluster) -> None:
@@ -104,7 +104,7 @@ class Operator:
         elif uid in self._watches:
             self._watches[uid][0].body = body
         else:
-            watch = JobWatch(self._cluster, body)
+            watch = ResourceWatch(self._cluster, body)
             self._watches[uid] = (watch, asyncio.create_task(watch.run()))
 
     async def _watch_machines(self, cluster: Cluster) -> None:
@@ -125,7 +125,7 @@ def api_troubles() -> tuple[type[BaseException], ...]:
     return (HTTPError, ApiError, OSError)
 
 
-class JobWatch:
+class ResourceWatch:
     def __init__(self, cluster: Cluster, body: dict[str, Any]) -> None:
         """`body` is the newest content of the DeadPoolJob; it is replaced when that changes."""
         self._cluster, self.body = cluster, body

@@ -15,7 +15,7 @@ from enum import Enum, auto
 
 from deadpool.protocol.effects import AgentEffect, Allocate, ReleaseSegment
 from deadpool.protocol.identity import Version
-from deadpool.protocol.messages import Copies, Copy, Inventory, JointCopy, Live, Lives, Permit, Plan, SlotRef
+from deadpool.protocol.messages import Copy, Inventory, JointCopy, Live, Lives, NodeCopies, Permit, Plan, SlotRef
 from deadpool.protocol.permits import may_overwrite
 from deadpool.protocol.schemes import Keeper, RankGroup
 from deadpool.protocol.seal import Geometry
@@ -249,8 +249,8 @@ class Slots:
     def inventory(self, live: tuple[Live, ...]) -> Inventory:
         return Inventory(
             live=Lives.of(live),
-            own=Copies.of(slot.copy for each in self.own.values() for slot in each.sealed() if slot.copy),
-            held=Copies.of(slot.copy for each in self.held.values() for slot in each.sealed() if slot.copy),
+            own=NodeCopies.of(slot.copy for each in self.own.values() for slot in each.sealed() if slot.copy),
+            held=NodeCopies.of(slot.copy for each in self.held.values() for slot in each.sealed() if slot.copy),
             joint=tuple(slot.joint for each in self.joint.values() for slot in each.sealed() if slot.joint),
         )
 

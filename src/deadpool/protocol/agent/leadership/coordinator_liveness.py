@@ -5,7 +5,7 @@
 Rule 20 (timeouts): agents time out the coordinator only to find another one. Training goes on meanwhile, and only
 the permit does not move.
 
-`Reachability`: which other nodes this one reaches, when the coordinator asks.
+`ReachedNodes`: which other nodes this one reaches, when the coordinator asks.
 
 `TermGuard`: which coordinator a node follows. Orders of a lower term than the promised one are refused here, before
 any part of the agent sees them.
@@ -98,7 +98,7 @@ class CoordinatorLiveness:
         return self._without_since + self._settings.isolation_s * (2 if self.isolated else 1)
 
 
-class Reachability:
+class ReachedNodes:
     def __init__(self, state: AgentState) -> None:
         self._state = state
         self._asked: Probe | None = None

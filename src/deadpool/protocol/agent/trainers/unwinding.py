@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.protocol.agent.phase import Phase
+from deadpool.protocol.agent.phase import AgentPhase
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainers import Trainer, TrainerState
@@ -66,7 +66,7 @@ class Unwinding:
     def acknowledge_if_frozen(self) -> None:
         """Frozen means: streams are cut, trainers are at rest, no slot is being written."""
         state, current = self._state, self._state.current
-        if current.phase is not Phase.UNWINDING or self._streams_cut < current.generation:
+        if current.phase is not AgentPhase.UNWINDING or self._streams_cut < current.generation:
             return
         if not state.trainers.at_rest() or not state.copies.is_quiet():
             return
@@ -76,7 +76,7 @@ class Unwinding:
 
     def acknowledge_again(self) -> None:
         """The coordinator had lost this node, and its acknowledgement with it."""
-        if self._state.current.phase is Phase.FROZEN:
+        if self._state.current.phase is AgentPhase.FROZEN:
             self._acknowledge()
 
     def _acknowledge(self) -> None:

@@ -30,7 +30,7 @@ from deadpool.protocol.effects import (
 from deadpool.protocol.features.coding.stripes import Stripes, parity_layout
 from deadpool.protocol.identity import Generation, Layout, Version
 from deadpool.protocol.inputs import Offered
-from deadpool.protocol.messages import Copies, Copy, CopyLost, Encoded, JointCopy, Plan, SlotRef
+from deadpool.protocol.messages import Copy, CopyLost, Encoded, JointCopy, NodeCopies, Plan, SlotRef
 from deadpool.protocol.schemes import Keeper, RankGroup
 from deadpool.protocol.seal import Digest, Geometry, Seal, capacity_extent
 
@@ -234,7 +234,7 @@ class Parities(JointCopies):
             member=target.member,
             version=growing.version,
             digest=digest.unique,
-            copies=Copies.of(growing.copies.values()),
+            copies=NodeCopies.of(growing.copies.values()),
         )
         self._seal(rank_slots, ref, parity)
         ranks, generation = tuple(sorted(growing.copies)), self._current.generation

@@ -15,7 +15,7 @@ from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, earliest
 from deadpool.protocol.features.leases.parked_work import ParkedWork
 from deadpool.protocol.inputs import ParkedWorkEnded, Tick
-from deadpool.protocol.messages import HostState, PoolJob
+from deadpool.protocol.messages import MachineState, PoolJob
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -115,8 +115,8 @@ class PoolHost:
             assert not others, (self.name, self.leased_to, others)
 
     @property
-    def state(self) -> HostState:
-        return HostState(
+    def state(self) -> MachineState:
+        return MachineState(
             host=self.name,
             memory_bytes=self._memory_bytes,
             parked=tuple(sorted(self._agents)),

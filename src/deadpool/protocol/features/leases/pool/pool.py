@@ -20,17 +20,17 @@ from typing import Any, assert_never
 
 from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.messages import Assignment, HostState, PoolJob, PoolNotice
+from deadpool.protocol.messages import Assignment, MachineState, PoolJob, PoolNotice
 
 
 @dataclass(slots=True)
 class _FreeHost:
-    state: HostState
+    state: MachineState
     left_bytes: int
     jobs: list[str]
 
 
-def assign(hosts: Sequence[HostState], jobs: Sequence[PoolJob]) -> dict[str, tuple[str, ...]]:
+def assign(hosts: Sequence[MachineState], jobs: Sequence[PoolJob]) -> dict[str, tuple[str, ...]]:
     """Jobs by machine. A machine that a job has keeps no trainers of others: it is told what to do when it is free
     again, because the pool may be dead by then."""
     returning = _distribute(hosts, jobs, leased=[])
@@ -39,7 +39,9 @@ def assign(hosts: Sequence[HostState], jobs: Sequence[PoolJob]) -> dict[str, tup
     return {**free, **{host.host: returning[host.host] for host in leased}}
 
 
-def _distribute(hosts: Sequence[HostState], jobs: Sequence[PoolJob], leased: list[str]) -> dict[str, tuple[str, ...]]:
+def _distribute(
+    hosts: Sequence[MachineState], jobs: Sequence[PoolJob], leased: list[str]
+) -> dict[str, tuple[str, ...]]:
     free = [_FreeHost(host, host.memory_bytes, []) for host in hosts]
     ordered = sorted(jobs, key=lambda job: (-job.priority, job.name))
     limits = {job.name: _limit(job, leased.count(job.name), len(free)) for job in ordered}
@@ -72,7 +74,7 @@ REFUSED_LATELY_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromHost:
-    state: HostState
+    state: MachineState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +109,10 @@ PoolInput = FromHost | HostLost | JobAdded | JobRemoved
 PoolEffect = ToHost | WarnHost | Emit
 
 
-class Pool:
+class MachinePool:
     def __init__(self, jobs: tuple[PoolJob, ...] = ()) -> None:
         self.jobs: dict[str, PoolJob] = {job.name: job for job in jobs}
-        self.hosts: dict[str, HostState] = {}
+        self.hosts: dict[str, MachineState] = {}
         self._told: dict[str, Assignment] = {}
         self._refused: dict[tuple[str, str], tuple[float, str]] = {}  # name and machine -> when last, why
         self._effects: list[PoolEffect] = []
@@ -147,7 +149,7 @@ class Pool:
 
     # --- two machines of one name ------------------------------------------------------------------------------------
 
-    def refusal(self, state: HostState) -> str | None:
+    def refusal(self, state: MachineState) -> str | None:
         """Why a machine is not taken in; None: it is. Were the newest taken instead, both would come again and again,
         each at the cost of the other."""
         known = self.hosts.get(state.host)
@@ -158,7 +160,7 @@ class Pool:
             "give one of them another --name"
         )
 
-    def _on_refused(self, state: HostState, reason: str, now: float) -> None:
+    def _on_refused(self, state: MachineState, reason: str, now: float) -> None:
         """Refuses a host. It comes again and again; people are told once."""
         if not any(why == reason for _, why in self.refused(now)):
             self._emit("pool_host_refused", host=state.host, reason=reason)
@@ -172,7 +174,7 @@ class Pool:
 
     # --- machines ----------------------------------------------------------------------------------------------------
 
-    def _on_state(self, state: HostState) -> None:
+    def _on_state(self, state: MachineState) -> None:
         before = self.hosts.get(state.host)
         self.hosts[state.host] = state
         self._refused.pop((state.host, state.machine), None)
