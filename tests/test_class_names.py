@@ -15,7 +15,6 @@ SHARED = {
     "Job": "what a script sees of a job, and the job",
     "Step": "what a script sees of a step, and the step",
     "Finding": "of the doctor about a node, and of a guard about a script",
-    "Entries": "of a container: what is kept of it, and what a guard compares",
     "Found": "what a transfer server has found, and what votes have",
     "Order": "of a plan, and in which a loader draws",
     "Position": "of a framework's own loop, in each integration",

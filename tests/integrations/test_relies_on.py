@@ -215,4 +215,5 @@ def test_private_names_that_are_used_are_declared(integration):
                 case ast.Attribute(attr=attr) | ast.Constant(value=str(attr)) if re.fullmatch(r"_[a-zA-Z]\w+", attr):
                     used.add(attr)
     of_torch = {"_optimizer_step_post_hooks", "_optimizer_step_pre_hooks", "_parameters", "_buffers", "_modules"}
+    of_torch |= {"_get_iterator"}  # of DataLoader
     assert used - own - names - of_torch == set()

@@ -63,7 +63,8 @@ _LOOPS = (
     Uses("lightning.pytorch.loops.fetchers:_PrefetchDataFetcher", has=("batches",)),
     Uses("lightning.pytorch.utilities.combined_loader:_ModeIterator", has=("_idx",)),
     Uses("lightning.pytorch.loops.fetchers:_DataLoaderIterDataFetcher"),
-    Uses("lightning.pytorch.utilities.combined_loader:CombinedLoader", has=("flattened",)),
+    Uses("lightning.pytorch.utilities.combined_loader:_MaxSizeCycle", has=("_consumed",)),
+    Uses("lightning.pytorch.utilities.combined_loader:CombinedLoader", has=("_iterator", "flattened")),
     Uses("lightning.fabric.utilities.data", calls={"_set_sampler_epoch": "dataloader, epoch"}),
 )
 _LOGGED = (

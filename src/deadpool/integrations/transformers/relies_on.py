@@ -60,8 +60,11 @@ ACCELERATE = Library(
     relies_on=(
         Uses("accelerate:Accelerator", has=("gradient_state", "scaler", "step")),
         Uses("accelerate.state:GradientState", has=("dataloader_references",)),
-        Uses("accelerate.data_loader:DataLoaderShard"),
-        Uses("accelerate.data_loader:DataLoaderDispatcher"),
+        Uses("accelerate.data_loader:DataLoaderShard", has=("base_dataloader", "skip_batches")),
+        Uses(
+            "accelerate.data_loader:DataLoaderDispatcher",
+            has=("_drop_last", "base_dataloader", "skip_batches", "split_batches", "state"),
+        ),
         Uses("accelerate.data_loader", calls={"skip_first_batches": "dataloader, num_batches"}),
     ),
 )
