@@ -46,7 +46,7 @@ def test_the_rest_imports_and_recovers(name, tmp_path):
 
 REFUSED = """
 from deadpool.cli.start.coordinator import check_installed
-from deadpool.config.job_config import resolve
+from deadpool.config.resolution import resolve
 from deadpool.errors import ConfigError
 for given in ({"nodes": 8, "protect": "rs(4,1)"}, {"nodes": 8, "protect": "auto", "protect_at_most": "rs(4,1)"}):
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import weakref
 from collections.abc import Callable, Iterator
@@ -315,6 +316,16 @@ def test_class_is_as_before_when_a_step_has_ended():
         memory.run()
         inside.append(dict(vars(Memory)) != before)
     assert True in inside and dict(vars(Memory)) == before
+
+
+def test_what_a_class_holds_can_be_pickled_while_it_is_watched():
+    memory, sent = Memory(), []
+    for _ in steps(Told()):
+        memory.run()
+        sent.append(
+            pickle.loads(pickle.dumps({name: vars(Memory)[name] for name in ("hidden",) if name in vars(Memory)}))
+        )
+    assert {"hidden": None} in sent
 
 
 def test_attribute_that_is_watched_behaves_as_before():

@@ -82,7 +82,7 @@ class Job:
         self._structure_news = StructureNews(session, state)
         self._audit = AuditedRank(self, journal, self._structure_news)
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
-        self._guards = Guards(session, state)
+        self._guards = Guards(session, state, self.shares.carried_objects)
         self.is_in_loop = False  # stays True if the script left its loop early
         self.cannot_redo: str | None = None  # the reason why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()

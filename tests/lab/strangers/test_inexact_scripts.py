@@ -76,7 +76,7 @@ def test_what_is_not_exact_is_named_once_by_each_rank_in_the_first_steps(kind, r
         (event["rule"], event["rank"], event["step"]) for event in sorted(found, key=lambda each: each["rank"])
     ] == [(rule, rank, by) for rank in range(2)]
     assert all(event["remedy"].endswith(".") for event in found)
-    assert (tmp_path / "run" / "console.log").read_text().count("NOT EXACT:") == 1
+    assert (tmp_path / "run" / "console.log").read_text().count("[deadpool] NOT EXACT:") == 1
 
 
 @pytest.mark.parametrize("kind", [pytest.param("zip2", marks=_thorough), "accum_in_step"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_gradients import CarriedGradients
 from deadpool.trainer.guards.carried_values import CarriedValues
@@ -14,8 +17,8 @@ from deadpool.trainer.process.session import Session
 
 
 class Guards:
-    def __init__(self, session: Session, state: ProtectedState) -> None:
-        self._unknown_loaders = UnknownLoaders(session.findings, state.stateful)
+    def __init__(self, session: Session, state: ProtectedState, carried: Callable[[], Iterable[Any]]) -> None:
+        self._unknown_loaders = UnknownLoaders(session.findings, state.stateful, carried)
         self._values = CarriedValues(session.findings, state)
         self._variables = StateInVariables(session.findings, state, self._values.take_objects)
         self._guards: tuple[Guard, ...] = (

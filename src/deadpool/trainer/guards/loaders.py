@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -102,8 +102,11 @@ _REMEDY = (
 
 
 class UnknownLoaders:
-    def __init__(self, findings: Findings, stateful: Mapping[str, Any]) -> None:
-        self._findings, self._stateful = findings, stateful
+    def __init__(
+        self, findings: Findings, stateful: Mapping[str, Any], carried: Callable[[], Iterable[Any]] = tuple
+    ) -> None:
+        """`carried` gives the objects of the ranks that this process carries, which may change with each recovery."""
+        self._findings, self._stateful, self._carried = findings, stateful, carried
         self._drawn_in: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the first step of each
         self._judged: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators that are protected, or were named
         self._new: weakref.WeakSet[Any] = weakref.WeakSet()  # first drawn from in this step
@@ -157,7 +160,7 @@ class UnknownLoaders:
         of_loader = (iterator, iterator.__dict__.get("_index_sampler"))
         return any(
             each.owns(iterator) if isinstance(each, DataPosition) else _leads_to(each, of_loader)
-            for each in self._stateful.values()
+            for each in (*self._stateful.values(), *self._carried())
         )
 
 

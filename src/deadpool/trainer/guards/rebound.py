@@ -224,8 +224,17 @@ class _Watched:
         else:
             setattr(self._kind, self._name, self._of_class)
 
+    @property
+    def _default(self) -> Any:
+        return self._of_class if self._of_class is not _ABSENT else self._inherited
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A library that sends classes by value, in the middle of the step, sends what the class would have."""
+        default = self._default
+        return _as_it_is, (None if default is _ABSENT else default,)
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        default = self._of_class if self._of_class is not _ABSENT else self._inherited
+        default = self._default
         if instance is not None:
             self._first.setdefault(id(instance), "read")
             if self._name in vars(instance):
@@ -245,3 +254,7 @@ class _Watched:
         if self._name not in vars(instance):
             raise AttributeError(self._name)
         del vars(instance)[self._name]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -139,14 +139,14 @@ class CarriedRank:
         self.journal = JobJournal(job.session, rank)
         self.journal.load_state_dict(decode(host["stateful"][JOURNAL], JOURNAL))
         self.objects = {name: make(rank) for name, make in makers.items()}
-        self._stateful = sort_objects(self.objects).stateful if self.objects else {}
-        for name, value in self._stateful.items():
+        self.stateful = sort_objects(self.objects).stateful if self.objects else {}
+        for name, value in self.stateful.items():
             value.load_state_dict(decode(host["stateful"][name], f"{name}.state_dict()"))
         self.rng = decode(host["rng"]["rng"], "rng")
 
     def record(self, layout: bytes, carrier: HostParts) -> bytes:
         """Returns its boundary record: model, optimizer and schedulers are its carrier's, which are its own too."""
-        own = {name: encode(value.state_dict(), f"{name}.state_dict()") for name, value in self._stateful.items()}
+        own = {name: encode(value.state_dict(), f"{name}.state_dict()") for name, value in self.stateful.items()}
         journal = encode(self.journal.state_dict(), JOURNAL)
         stateful = {**carrier["stateful"], **own, GROUPS: self._groups, JOURNAL: journal}
         return join_record(layout, {**carrier, "stateful": stateful, "rng": {"rng": encode(self.rng, "rng")}})
@@ -200,6 +200,11 @@ class StepShares:
         self._done.left(share.rank)
 
     # --- steps and boundaries ----------------------------------------------------------------------------------------
+
+    def carried_objects(self) -> Iterator[object]:
+        """Yields the objects of protect(shares=...) that were made for carried ranks."""
+        for carried in self._carried:
+            yield from carried.stateful.values()
 
     @property
     def journals(self) -> list[JobJournal]:

@@ -65,7 +65,8 @@ class JobFold:
         if what == "took_over":  # the coordinator before cannot say any more that its disk is well
             self.unwritten = {each for each in self.unwritten if each[0]}
         elif what == "fault" and record.get("node"):
-            self.unwritten = {each for each in self.unwritten if each[0] != record["node"] or record.get("rank")}
+            is_of_node = record.get("rank") is None  # else a trainer of it has ended, and its agent is there
+            self.unwritten = {each for each in self.unwritten if each[0] != record["node"] or not is_of_node}
         if what == "go":
             self.started = self.started or t
         elif what in ("shrunk", "grown"):
