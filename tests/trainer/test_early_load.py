@@ -83,7 +83,7 @@ class Plane:
 
     async def _make(self) -> DataPlane:
         return DataPlane(
-            None,  # type: ignore[arg-type]
+            SimpleNamespace(copies=None),  # type: ignore[arg-type]  # these nodes hold nothing for others
             host="127.0.0.1",
             credentials=Credentials(SECRET),
             post=self.news.put,
