@@ -67,6 +67,10 @@ FOUND = {
         700809,
     ),
     "a rank whose script ends under a fence counts as ended, and its node never acknowledges the fence": ("ending", 68),
+    "garbage of an aborted collective, which only some ranks have sealed, is taken for an error of a device": (
+        "anything",
+        75,
+    ),
     "a fetched copy names few of its peers, and its replica on another node does not count": ("shrink", 735),
 }
 

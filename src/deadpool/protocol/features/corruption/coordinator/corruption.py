@@ -275,7 +275,7 @@ class Corruption(CoordinatorPart):
         job, watermark = self._job, self._job.commits.permit.watermark
         if not self._acts or watermark is None:
             return
-        for version, ballots in frozen_ballots(job.members.values(), watermark):
+        for version, ballots in frozen_ballots(job.members.values(), watermark, job.layout.world_size):
             if not job.is_void(version) and (groups := differing_groups(ballots)):
                 vote = Vote(version, groups)
                 self._note(vote).redone += 1
