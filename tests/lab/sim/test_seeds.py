@@ -54,8 +54,9 @@ def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
 
 
 def test_every_kind_of_fault_is_drawn_by_some_seed() -> None:
-    """Of those that only a job can meet that may shrink, choose its scheme, or end early, by one of these."""
-    profiles = (ANYTHING, BY_NAME["shrink"], BY_NAME["memory"], BY_NAME["ending"])
+    """Those that only a job can meet that may shrink, choose its scheme, end early, or have devices that err, are drawn
+    by one of these."""
+    profiles = (ANYTHING, *(BY_NAME[name] for name in ("shrink", "memory", "ending", "corruption")))
     options = [draw(seed, profile) for seed in range(200) for profile in profiles]
     drawn = {plan.kind for each in options for plan in each.faults}
     assert drawn == {fault.kind for fault in ALL}
