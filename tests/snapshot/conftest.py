@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -7,11 +8,31 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+import torch.utils.data
 from snapshot_nodes import DEADLINE_S, MEMBER, WAIT_S, Holder, Owner
 
 from deadpool.snapshot.transfer import TransferClient
 
 CLIENT = {"credentials": MEMBER, "deadline_s": DEADLINE_S}
+
+
+@pytest.fixture
+def ended_workers(monkeypatch):
+    """Ends the workers of all loaders. A loader and its position hold each other, as a script's generator and its frame
+    do: torch would notice only at a garbage collection, where it waits 5 s for each of them."""
+    iterators, make = [], torch.utils.data.DataLoader._get_iterator
+
+    def noted(loader):
+        iterators.append(make(loader))
+        return iterators[-1]
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "_get_iterator", noted)
+    yield
+    for each in iterators:
+        if hasattr(each, "_shutdown_workers"):
+            each._shutdown_workers()
+    iterators.clear()
+    gc.collect()
 
 
 @pytest.fixture

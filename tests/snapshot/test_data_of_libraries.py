@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -21,12 +20,7 @@ STEPS = 12
 KINDS = {**IN_PROCESS, **WORKERS}
 QUICK = ("random rows, workers", "collator of its own, persistent workers")
 CASES = [*IN_PROCESS, *QUICK, *(pytest.param(k, marks=pytest.mark.thorough) for k in WORKERS if k not in QUICK)]
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    yield
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("ended_workers")
 
 
 class Library:

@@ -5,7 +5,6 @@ Each loop also draws numbers of its own, as dropout does, and is compared with t
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -38,13 +37,7 @@ RETURNS = {
 """From which step to which one, for kinds without worker processes, and with."""
 NEWCOMERS = {True: ((0, 0), (3, 2), (4, 0), (5, 1), (6, 0), (10, 0), (11, 6)), False: ((4, 1), (6, 0))}
 """The step that another process begins with, and how many it has tried out before."""
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Position and loader know each other."""
-    yield
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("ended_workers")
 
 
 def seed() -> None:
@@ -183,15 +176,16 @@ def test_batches_that_are_not_kept_are_drawn_again(kind, monkeypatch):
     assert differing(run.steps, reference) == []
 
 
+@pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("kind", ["shuffled, random collator", "random rows, workers", "stream, permuted"])
-def test_a_batch_that_a_step_wrote_into_is_drawn_again(kind):
+def test_a_batch_that_a_step_wrote_into_is_drawn_again(kind, first):
     reference = plain(KINDS[kind], "held")
     run = Run(KINDS[kind], "held")
     run.go(0, 3)
     batch = run._script.next()
     batch.zero_()
-    run.load(run.versions[2])
-    run.go(2, STEPS)
+    run.load(run.versions[first])
+    run.go(first, STEPS)
     assert differing(run.steps, reference) == []
 
 

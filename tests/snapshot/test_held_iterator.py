@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, Sampler
 from waiting import LIMIT_S
 
 from deadpool.errors import ConfigError
@@ -240,7 +240,6 @@ def test_control_the_loaders_own_load_state_dict_leaves_a_held_iterator_where_it
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: DataLoader(range(4)), "use torchdata's StatefulDataLoader"),
         (lambda: iter(StatefulDataLoader(range(4))), "pass the loader itself"),
         (lambda: StatefulDataLoader(range(4), num_workers=1, in_order=False), "in_order=False"),
         (

@@ -107,7 +107,7 @@ class Iteration:
         """Returns to the iteration before: its own batches are left, and will be drawn again in another iteration."""
         self.leave_inner()
         self.begin_as(target.number)
-        self.start, self.workers, self.draws = target.start, end.workers, all_draws
+        self.start, self.workers, self.draws = end.start, end.workers, all_draws
         self.is_empty, self.end = True, end
         self.go_back(target, draws)
 

@@ -45,7 +45,7 @@ class Start:
         self.notes[index] = before.encoded()
 
     def plain(self) -> list[Any]:
-        return [self.made, self.made_with, self.again, self.again_with, self.data, self.workers, self.notes]
+        return [self.made, self.made_with, self.again, self.again_with, self.data, self.workers, dict(self.notes)]
 
     @classmethod
     def of(cls, plain: list[Any]) -> Start:

@@ -291,7 +291,7 @@ class DataPosition:
         draw, found = iteration.replay[0], iteration.fallback
         assert found is not None
         ahead = found.ahead[draw.index - found.drawn :]
-        return Target(found.number, draw.index, found.start, draw.workers, draw.held, ahead, draw.source)
+        return Target(found.number, draw.index, iteration.start, draw.workers, draw.held, ahead, draw.source)
 
     # --- the job's side ----------------------------------------------------------------------------------------------
 
