@@ -122,6 +122,13 @@ class Iteration:
         self.drawn = draw.index + 1
         return (draw.kept.batch(),)
 
+    def target_of_changed(self) -> Target:
+        """Returns where the iteration stands among batches that are given again, if the next one was changed."""
+        draw, found = self.replay[0], self.fallback
+        assert found is not None
+        ahead = found.ahead[draw.index - found.drawn :]
+        return Target(found.number, draw.index, self.start, draw.workers, draw.held, ahead, draw.source)
+
     def stand_at(self, target: Target) -> None:
         self.leave_inner()
         self.begin_as(target.number)
