@@ -27,6 +27,9 @@ class Stage:
         self.model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
         for layer in self.model:
             parallelize_module(layer, self.mesh, ColwiseParallel())
+        with torch.no_grad():  # nothing came from rank 0, which is not there
+            for param in self.model.parameters():
+                shard(param).uniform_()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.state = ProtectedState(
             {"model": self.model, "optimizer": self.optimizer}, replicas={}, rank=1, node_of=lambda rank: rank

@@ -30,6 +30,9 @@ class Told:
         """What it keeps itself is a value of the script, too, and so is the number in `steps`."""
         self.names += [each for each in names if not each.startswith("told.") and each != "number"]
 
+    def tell_not_compared(self, names: list[str], most: int, most_of_all: int) -> None:
+        """Where this is one test of many, their modules are the script's, too."""
+
     def report(self, rule: Rule, found: str, **_: Any) -> None:
         assert rule is Rule.STATE_IN_VARIABLES
         self.found.append(found)

@@ -59,6 +59,20 @@ EVENTS = (
         once=True,
     ),
     EventType(
+        name="values_not_compared",
+        meaning="These variables of the script lead to more values than are compared between steps, so what steps "
+        "change in the rest is not found by `carried_variables`. The audit looks at what is computed, whatever it "
+        "comes from.",
+        action="Nothing if they are data. A value that steps change is safe in an object with state_dict() and "
+        "load_state_dict() that is passed to `protect`.",
+        fields={
+            "names": "the variables, with their module where it is another one",
+            "most": "how many values of one variable are compared",
+            "most_of_all": "how many are compared together",
+        },
+        once=True,
+    ),
+    EventType(
         name="unknown_torch",
         meaning="This version of torch has not been tested with DeadPool; survivors restart instead of going on in "
         "place.",

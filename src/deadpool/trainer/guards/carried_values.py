@@ -53,7 +53,8 @@ from deadpool.trainer.guards.rebound import (
 from deadpool.trainer.guards.state_in_variables import held_ids, loop_stores
 
 _DEPTH = 6  # of attributes, containers and closures below a variable
-_MOST_PLACES = 4000  # more is data: then nothing is compared any more
+_MOST_PLACES = 4000  # in the order of the walk: the variables of the loop, of its modules, of other modules
+_MOST_OF_A_VARIABLE = 1000  # more is data
 _MOST_ITEMS = 64  # of longer containers only the last items are compared, and the length
 _LAST_ITEMS = 2
 _NAMED = 8
@@ -95,6 +96,7 @@ class CarriedValues:
         self._watch = AttributeWatch()
         self._objects: dict[str, Any] = {}
         self._told: set[str] = set()
+        self._has_told_cut_off = False
         self.enabled = True  # False: a library owns the loop, and its frames are not the script's
 
     def enter_step(self, number: int) -> None:
@@ -110,9 +112,6 @@ class CarriedValues:
             return
         walk = _Walk(self._state)
         now = walk.values()
-        if walk.is_too_much:
-            self.enabled, self._before, self._bindings, self._same = False, {}, {}, Identities([])
-            return
         moved = [place for place, value in now.items() if self._has_moved(place, value, number)]
         rebound = [key for key, value in walk.bindings.items() if self._is_rebound(key, id(value))]
         if moved or rebound:
@@ -125,6 +124,9 @@ class CarriedValues:
         self._before, self._same, self._number = now, Identities(walk.seen), number
         self._bindings = {key: id(value) for key, value in walk.bindings.items()}
         self._tell({place.name for place in moved} | {key.name for key in rebound if is_read_first(key, walk.owners)})
+        if walk.cut_off and not self._has_told_cut_off:
+            self._has_told_cut_off = True
+            self._findings.tell_not_compared(_shortened(list(walk.cut_off)), _MOST_OF_A_VARIABLE, _MOST_PLACES)
 
     def take_objects(self) -> dict[str, Any]:
         """Modules, optimizers, generators and the like that the last look has found, by name. They are not kept."""
@@ -152,8 +154,12 @@ class CarriedValues:
         names = sorted({_OF_NAMES.sub("", each) for each in places} - self._told)
         if names:
             self._told.update(names)
-            more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
-            self._findings.tell_carried([*names[:_NAMED], *more])
+            self._findings.tell_carried(_shortened(names))
+
+
+def _shortened(names: list[str]) -> list[str]:
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return [*names[:_NAMED], *more]
 
 
 class _Walk:
@@ -172,10 +178,8 @@ class _Walk:
         self.owners = Owners()
         self.objects: dict[str, Any] = {}  # of kinds that state_in_variables.py compares
         self.loaders: list[Any] = []
-
-    @property
-    def is_too_much(self) -> bool:
-        return len(self._found) > _MOST_PLACES
+        self._variable, self._limit = "", _MOST_PLACES  # the variable that is followed, and until how many places
+        self.cut_off: dict[str, None] = {}  # variables of which not everything was followed, in their order
 
     def is_of_holder(self, place: _Place) -> bool:
         return place in self._of_holders
@@ -225,6 +229,8 @@ class _Walk:
         """`own`: plain values that the loop itself stores are told by its bytecode."""
         for name, value in list(variables.items()):
             if not name.startswith("__") and not (name in own and isinstance(value, _PLAIN)):
+                self._variable = prefix + name
+                self._limit = min(len(self._found) + _MOST_OF_A_VARIABLE, _MOST_PLACES)
                 self._go_through(prefix + name, value, way, _DEPTH)
 
     def _go_through_holder(self, name: str, holder: Any) -> None:
@@ -247,7 +253,7 @@ class _Walk:
         if isinstance(value, np.generic):
             self._note(place, way, repr(value))
             return
-        if depth == 0 or self.is_too_much or id(value) in self._ids or self._is_left_out(value):
+        if depth == 0 or id(value) in self._ids or self._is_left_out(value) or self._is_at_limit():
             self._collect(place, value)
             return
         self._ids.add(id(value))
@@ -259,6 +265,13 @@ class _Walk:
         self._note(f"{place}~", way, _content_of(value))
         if isinstance(value, Tensor):
             self._tensors[_Place(f"{place}~", way)] = value
+
+    def _is_at_limit(self) -> bool:
+        """Notes the variable if so."""
+        if len(self._found) < self._limit:
+            return False
+        self.cut_off[self._variable] = None
+        return True
 
     def is_protected(self, place: _Place | Binding) -> bool:
         """Whether it is a tensor in the memory of what is protected, as what state_dict() returns is."""
@@ -312,7 +325,8 @@ class _Walk:
         return {_memory(each) for each in (*params, *buffers, *states, *gradients)} - {0}
 
     def _note(self, place: str, way: tuple[int, ...], value: object) -> None:
-        self._found.setdefault(_Place(place, way), value)
+        if not self._is_at_limit():
+            self._found.setdefault(_Place(place, way), value)
 
 
 @functools.lru_cache(maxsize=4096)

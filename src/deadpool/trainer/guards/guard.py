@@ -127,6 +127,9 @@ class Findings:
         """The loop hands plain values on in variables. What for cannot be seen, so this ends no job."""
         self._session.emit("carried_variables", names=", ".join(names), remedy=Rule.STATE_IN_VARIABLES.remedy)
 
+    def tell_not_compared(self, names: list[str], most: int, most_of_all: int) -> None:
+        self._session.emit("values_not_compared", names=", ".join(names), most=most, most_of_all=most_of_all)
+
     def raise_if_to_stop(self) -> None:
         """Inexact: something was found, and the job is to end by it. Called between two steps."""
         assert self._session.settings is not None
