@@ -98,7 +98,6 @@ LONGER: dict[str, int] = {
     "control.agent.agent": 454,
     "control.agent.data_plane": 406,
     "control.coordinator.coordinator": 425,
-    "protocol.coordinator.core": 469,
     "trainer.guards.carried_values": 448,
     "trainer.job": 445,
 }

@@ -6,7 +6,8 @@ phases, and a fault in any of them is simply the next generation:
     FORMING -> PREPARING -> CONNECTING -> RUNNING -> FENCING -> (WAITING ->) PREPARING -> ...
                                                              -> SALVAGING -> ENDED
 
-What the coordinator knows is in `job.py` and `members.py`. Its parts, in the order in which a recovery goes through
+What the coordinator knows is in `job.py` and `members.py`. What agents say goes through `agent_news` to the part that
+decides what follows, and all other inputs through `step`. The parts, in the order in which a recovery goes through
 them; each part calls only parts that come after it, so they are made from the last to the first:
 
     drain_requests  nodes that leave on purpose, or are too slow (`stragglers`)
@@ -28,10 +29,11 @@ features are called, `seams.py` lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, assert_never
+from collections.abc import Mapping
+from typing import assert_never
 
 from deadpool.protocol.causes import EndCause
+from deadpool.protocol.coordinator.agent_news import AgentNews
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.commits.interval_needs import Need, SlotRoom
 from deadpool.protocol.coordinator.job import JobState, Phase
@@ -41,7 +43,7 @@ from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
 from deadpool.protocol.coordinator.leaving.ending import Ending, SalvageProgress
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.membership import Membership, Timeouts
-from deadpool.protocol.coordinator.membership.reachability import CutOff, Reachability
+from deadpool.protocol.coordinator.membership.reachability import Reachability
 from deadpool.protocol.coordinator.membership.stragglers import RunMonitor, StragglerWatch
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.protection.scheme_changes import NO_CHOICE, SchemeChanges
@@ -54,7 +56,7 @@ from deadpool.protocol.coordinator.recovery.resumption import Resumption
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorParts
 from deadpool.protocol.effects import CoordinatorEffect, earliest
 from deadpool.protocol.features import registry
-from deadpool.protocol.identity import FeatureMessage, Generation
+from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import (
     AuditAsked,
     CoordinatorInput,
@@ -68,36 +70,8 @@ from deadpool.protocol.inputs import (
     StopAsked,
     Tick,
 )
-from deadpool.protocol.messages import (
-    AgentMessage,
-    CopyLost,
-    Digested,
-    Disconnecting,
-    Ended,
-    FenceAck,
-    Finished,
-    Heartbeat,
-    Join,
-    Leave,
-    Missed,
-    NodeConnected,
-    NodePrepared,
-    Overhead,
-    Probed,
-    Recording,
-    Report,
-    Salvaged,
-    Sealed,
-    SlotReport,
-    Standing,
-    Stored,
-    TakeoverReport,
-    TrainerInfo,
-    TrainerLost,
-    Trainers,
-    Unavailable,
-)
-from deadpool.protocol.schemes import RankGroup, Scheme
+from deadpool.protocol.messages import Join, Overhead, SlotReport
+from deadpool.protocol.schemes import Scheme
 
 
 class Coordinator:
@@ -139,15 +113,21 @@ class Coordinator:
         job.commits.is_withheld, planning.on_frozen = self.features.withholds, self.features.on_frozen
         self._timeouts = Timeouts(job, membership, planning, resumption, ending)
         self._takeover = Takeover(job, monitor, history, rehearsals, faults, resumption)
-        self._frequent: dict[type, Callable[[Member, Any, float], None]] = {
-            Heartbeat: self._on_heartbeat,
-            Sealed: self._on_sealed,
-            Stored: self._on_stored,
-            FenceAck: fencing.on_ack,
-            NodePrepared: resumption.on_prepared,
-            NodeConnected: resumption.on_connected,
-        }
-        """What comes from every node at once, or all the time: `match` takes microseconds to find its case."""
+        self._agent_news = AgentNews(
+            job,
+            membership=membership,
+            faults=faults,
+            fencing=fencing,
+            resumption=resumption,
+            rehearsals=rehearsals,
+            drains=drains,
+            drain_requests=requests,
+            monitor=monitor,
+            reachability=self._reachability,
+            audit=audit,
+            ending=ending,
+            features=self.features,
+        )
 
     # --- the contract of a core ---------------------------------------------------------------------------------------
 
@@ -159,7 +139,7 @@ class Coordinator:
         if self._resumption.settles_at is not None:
             self._resumption.settle()
         if isinstance(input, FromAgent):
-            self._on_message(input.node, input.message, now)
+            self._agent_news.on_message(input.node, input.message, now)
         else:
             self._on_input(input, now)
         self._drain_requests.grant_leaves(now)
@@ -227,7 +207,7 @@ class Coordinator:
         self._takeover.take_over(view, now)
         for missed in view.missed_messages() if view.is_running else ():
             if self.phase is not Phase.ENDED:
-                self._on_message(missed.node, missed.message, now)
+                self._agent_news.on_message(missed.node, missed.message, now)
         return self._job.out.take()
 
     def deadline(self) -> float | None:
@@ -245,134 +225,6 @@ class Coordinator:
         self.commits.check()
         seated = [m.position for m in self.members.values() if m.position is not None]
         assert len(seated) == len(set(seated)), seated
-
-    # --- what agents say ----------------------------------------------------------------------------------------------
-
-    def _on_message(self, node: str, message: AgentMessage, now: float) -> None:
-        if isinstance(message, Join):
-            self._membership.join(node, message, now)
-            return
-        member = self._job.members.get(node)
-        if member is None:
-            return  # it is fenced out already: nothing that it says counts
-        member.heard = now
-        generation = getattr(message, "generation", None)
-        if generation is not None and generation != self._job.generation:
-            return  # of a generation that is over, so that no handler has to think of it
-        if (handle := self._frequent.get(type(message))) is not None:
-            handle(member, message, now)
-            return
-        match message:
-            case FeatureMessage():
-                for part in self.features:
-                    part.on_message(member, message, now)
-            case Trainers(trainers=trainers):
-                self._on_trainers(member, trainers)
-            case Recording():
-                self._rehearsals.on_recording(member, message)
-            # copies, while the job runs
-            case Missed(rank=rank, number=number, reason=reason):
-                self.drains.on_missed(rank, number)
-                self.commits.on_missed(rank, number, reason)
-                self.audit.on_missed(number)
-                self._monitor.interval_chooser.on_missed(message)
-            case CopyLost(group=RankGroup()):
-                for part in self.features:
-                    part.on_joint_copy_lost(member, message)
-            case CopyLost(dropped=True):
-                self._on_dropped(message)
-            case CopyLost():
-                self._on_copy_lost(member, message)
-            case Digested():
-                self.audit.on_digested(message)
-            # a recovery, in its order
-            case TrainerLost():
-                self._faults.on_trainer_lost(member, message, now)
-            case Probed():
-                self._move_ranks(self._reachability.on_probed(member, message, now), now)
-            # ranks that stop, nodes that leave, the end
-            case Standing(rank=rank, number=number):
-                self.drains.on_standing(rank, number)
-            case Disconnecting():
-                self._job.silent.fell_silent(node)
-            case Unavailable(reason=reason):
-                self._on_unavailable(member, reason, now)
-            case Leave(reason=reason):
-                self._job.request_leave(node, reason)
-            case Finished():
-                self._resumption.on_finished(message)
-            case Ended():
-                self._resumption.on_ended(message)
-            case Salvaged() if self.phase is Phase.SALVAGING:
-                self._ending.on_salvaged(node, message)
-            case TakeoverReport(trainers=trainers):
-                self._on_trainers(member, trainers)  # of a spare whose report came after the takeover
-            case Report():
-                pass  # it is for the log
-            case Salvaged():  # the job waits for it no longer
-                self._job.out.emit("message_refused", node=node, message=type(message).__name__)
-            case Heartbeat() | Sealed() | Stored() | FenceAck() | NodePrepared() | NodeConnected():
-                raise AssertionError(f"{type(message).__name__} is one of the frequent ones")
-            case _ as never:
-                assert_never(never)
-
-    def _on_heartbeat(self, member: Member, beat: Heartbeat, now: float) -> None:
-        straggler = self._monitor.on_heartbeat(member, beat, now)
-        if straggler is not None:
-            self._drain_requests.replace_straggler(straggler, now)
-        if (hang := self._monitor.hang.detect(now)) is not None:
-            self._faults.on_hang(hang, now)
-        for part in self.features:
-            part.look(now)
-        self.audit.look(now)
-        self._move_ranks(self._reachability.check(now), now)
-
-    def _on_sealed(self, member: Member, sealed: Sealed, now: float) -> None:
-        seal = sealed.copy.seal
-        self.drains.on_sealed(seal.rank, seal.version.number)
-        self.audit.on_sealed(seal)
-        self._ending.end_if(self.commits.on_sealed(sealed.copy))
-
-    def _on_stored(self, member: Member, stored: Stored, now: float) -> None:
-        self._ending.end_if(self.commits.on_stored(stored.rank, member.node, stored.version))
-
-    def _move_ranks(self, cut_off: list[CutOff], now: float) -> None:
-        """Moves the ranks of nodes that live, as far as is known: they may come back, with copies."""
-        for each in cut_off:
-            if self.phase is not Phase.ENDED:
-                self._job.silent.fell_silent(each.node)
-                self._job.cut_off.add(each.node)
-                self._membership.lose_node(each.node, each.reason, now)
-
-    def _on_unavailable(self, member: Member, reason: str, now: float) -> None:
-        """The spare was perhaps about to get ranks: then the next one is told, as a fault would tell it anyway."""
-        generation = self.generation
-        self._membership.on_unavailable(member, reason, now)
-        if self.phase is Phase.FENCING and self.generation == generation:
-            self._fencing.name_newcomers()
-
-    def _on_trainers(self, member: Member, trainers: tuple[TrainerInfo, ...]) -> None:
-        member.note_trainers(trainers)
-        self._job.vacancies.on_trainers(trainers)
-        if self.phase is Phase.RUNNING:
-            self._rehearsals.assign_all()
-
-    def _on_copy_lost(self, member: Member, damaged: CopyLost) -> None:
-        """Counts a damaged copy as lost. Its node drops it before it is asked again what it has, and says so."""
-        out, step = self._job.out, damaged.version.number
-        out.emit("copy_damaged", node=damaged.node, rank=damaged.rank, step=step, found_by=member.node)
-        self.commits.lose_copy(damaged.rank, damaged.node, damaged.version)
-        if damaged.node in self.members and damaged.node != member.node:
-            out.send(damaged.node, damaged)
-
-    def _on_dropped(self, dropped: CopyLost) -> None:
-        """By its node, which lacks it: it is sent again."""
-        if not self.seats:
-            return
-        self.commits.lose_copy(dropped.rank, dropped.node, dropped.version)
-        sender = self.seats[self.layout.position_of(dropped.rank)]
-        if sender in self.members and sender != dropped.node:
-            self._job.out.send(sender, dropped)
 
     # --- for status, leadership and the simulator ---------------------------------------------------------------------
 
