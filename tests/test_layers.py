@@ -98,7 +98,6 @@ LONGER: dict[str, int] = {
     "control.agent.agent": 454,
     "control.agent.data_plane": 406,
     "control.coordinator.coordinator": 425,
-    "trainer.guards.carried_values": 448,
     "trainer.job": 445,
 }
 """Modules that are longer for now, and how many lines they have: no module may be added, and the numbers only fall."""

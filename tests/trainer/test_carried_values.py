@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from deadpool.snapshot.state.state import ProtectedState
-from deadpool.trainer.guards import carried_values
+from deadpool.trainer.guards import script_walk
 from deadpool.trainer.guards.carried_values import CarriedValues
 
 
@@ -309,7 +309,7 @@ def test_of_data_only_the_beginning_is_compared_and_that_is_told():
 
 
 def test_where_all_variables_together_are_too_much_those_of_the_loop_come_first(monkeypatch):
-    monkeypatch.setattr(carried_values, "_MOST_PLACES", 100)
+    monkeypatch.setattr(script_walk, "MOST_PLACES", 100)
     told = Told()
     in_a_closure(told)
     assert "run:statistics.count" in told.names and told.not_compared
