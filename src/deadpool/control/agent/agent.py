@@ -8,23 +8,18 @@ import os
 import secrets
 import signal
 import socket
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
 from deadpool.config.timeouts import STREAM_AT_LEAST_S
-from deadpool.control.agent.coordinator_client import CoordinatorClient, UnsentReports, unreachable
+from deadpool.control.agent.coordinator_client import CoordinatorClient, unreachable
 from deadpool.control.agent.data_plane import DataPlane
 from deadpool.control.agent.fault_injection import NodeInjections
-from deadpool.control.agent.machine import READY_STATES, ReadyFile, machine_facts
-from deadpool.control.agent.metrics import AgentMetrics
-from deadpool.control.agent.rank_stats import rank_figures
+from deadpool.control.agent.node_reports import NodeReports
 from deadpool.control.agent.rendezvous import RendezvousServer
 from deadpool.control.agent.threads import ThreadPriority, bulk_cpus
-from deadpool.control.console import print_line, print_record
-from deadpool.control.coordinator.progress import DROPPED_FACT, STEP_TIMES_FACT, STORAGE_FACT, StorageWatch
 from deadpool.control.launch.examination import NodeExamination
 from deadpool.control.launch.run_dir import KEPT_FOLDER
 from deadpool.control.loops import CoreDriver
@@ -32,11 +27,9 @@ from deadpool.control.trainers.health_watch import HealthWatch
 from deadpool.control.trainers.parked_command import ParkedCommand
 from deadpool.control.trainers.process_activity import ActivityWatcher
 from deadpool.control.trainers.processes import TrainerProcesses
-from deadpool.events.event import Event
 from deadpool.host.child_processes import outlive_parent
 from deadpool.host.private_files import ProcessLock
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.effects import (
     AgentEffect,
     CutStreams,
@@ -71,15 +64,10 @@ from deadpool.protocol.inputs import (
     TrainerExited,
 )
 from deadpool.protocol.messages import (
-    AgentMessage,
     Examine,
-    Examined,
-    Facts,
     Fence,
-    Heartbeat,
     Injected,
     Join,
-    Report,
     Seat,
     ToTrainerMessage,
     TrainerHello,
@@ -123,26 +111,29 @@ class AgentProcess:
         told = {"node": node, "logs": str(logs)}
         self._parked = ParkedCommand(settings.while_parked, logs / f"{node}.parked.log", told, on_ended=self._feed)
         self.node, self._rack, self._spare, self._host = node, rack, spare, host
-        self._machine = machine_facts(host)
         self._credentials = credentials
         self._incarnation = secrets.token_hex(4)
         self._client: CoordinatorClient | None = None
-        self._unsent = UnsentReports(node)
         self._data_address: Address | None = None
         self._ends: dict[str, AgentEnd] = {}
         self._driver = CoreDriver(self._core, perform=self._perform, stall_s=_STALL_S)
         self._probing: set[asyncio.Task[None]] = set()
         self._outcome: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._injections = NodeInjections(
-            self._core.trainers, send=self._to_trainer, signal_trainer=self._signal_trainer, report=self._report
+            self._core.trainers,
+            send=self._to_trainer,
+            signal_trainer=self._signal_trainer,
+            report=lambda event: self._reports.report(event),
         )
-        self._examination = NodeExamination([f"--name={node}", f"--run-dir={logs}"], send=self._to_coordinator)
+        self._examination = NodeExamination(
+            [f"--name={node}", f"--run-dir={logs}"], send=lambda found: self._reports.send(found)
+        )
         self._data = DataPlane(
             self._core,
             host=host,
             credentials=credentials,
             post=self._feed,
-            note=self._report,
+            note=lambda event: self._reports.report(event),
             midway=self._injections.midway,
             deadline_s=STREAM_AT_LEAST_S,
             priority=ThreadPriority(settings.bulk_nice, bulk_cpus(settings.bulk_cpus)),
@@ -157,35 +148,28 @@ class AgentProcess:
             host=host,
             logs=logs,
             log_file_bytes=settings.log_mb * 1_000_000,
-            show=self._show,
+            show=lambda name, line: self._reports.show(name, line),
             on_exit=self._on_trainer_exited,
             on_failure=self.stop,
             fork_server=fork_server,
             preload=preload,
             parked_state=settings.parked_state,
         )
-        self._storage = StorageWatch(
-            "lines of trainers' logs",
-            self._trainers.log_trouble,
-            self._report,
-            dropped=self._trainers.lines_dropped,
-            node=node,
-        )
         self._watcher = ActivityWatcher(self._trainers.pids, self._on_activity)
         loop = asyncio.get_running_loop()
         self._health = HealthWatch(
             Path(settings.health_root.replace("{node}", node)),
             lambda sample: _from_thread(loop, lambda: self._on_health(sample)),
-            lambda source, reason: _from_thread(loop, lambda: self._report_unseen(source, reason)),
+            lambda source, reason: _from_thread(loop, lambda: self._reports.report_unseen(source, reason)),
         )
-        self._ready_file = ReadyFile(ready_file)
-        self._is_json = settings.log_format == "json"
-        self._metrics = AgentMetrics(
-            node,
-            settings,
-            trainers=self._core.trainers,
+        self._reports = NodeReports(
+            self._core,
+            node=node,
+            host=host,
+            settings=settings,
             data=self._data,
-            is_connected=lambda: self._client is not None and self._client.is_accepted,
+            processes=self._trainers,
+            ready_file=ready_file,
         )
 
     async def run(self, coordinators: Sequence[Address], *, patience_s: float) -> Finish:
@@ -196,10 +180,11 @@ class AgentProcess:
         if not await self._connect_first(client, patience_s):
             return await self._outcome
         self._client = client
+        self._reports.use(client)
         self._data_address = self._data.start()
         self._door.start()
         self._trainers.rendezvous = await self._rendezvous.start(self._host)
-        self._metrics.start(self._report)
+        self._reports.start()
         self._health.start()
         staying = asyncio.get_running_loop().create_task(client.stay_connected())
         watching = asyncio.get_running_loop().create_task(self._watcher.run())
@@ -272,7 +257,7 @@ class AgentProcess:
 
     async def _close(self, client: CoordinatorClient) -> None:
         self._driver.stop()
-        self._ready_file.set(False)
+        self._reports.begin_close()
         for probing in self._probing:
             probing.cancel()
         self._parked.stop()
@@ -282,7 +267,7 @@ class AgentProcess:
         await self._rendezvous.close()
         await asyncio.to_thread(self._health.close)
         await asyncio.to_thread(self._data.close)
-        await asyncio.to_thread(self._metrics.close)
+        await asyncio.to_thread(self._reports.close)
         await self._examination.close()
         await client.close()
         if self._lease is not None:
@@ -305,7 +290,7 @@ class AgentProcess:
             return
         name = next((name for name, known in self._ends.items() if known is end), None)
         if name is not None and is_from_trainer(message):
-            self._metrics.on_trainer_message(name, message)
+            self._reports.metrics.on_trainer_message(name, message)
             self._feed(FromTrainer(trainer=name, message=message))
 
     def _on_trainer_disconnected(self, end: AgentEnd) -> None:
@@ -337,7 +322,7 @@ class AgentProcess:
             self._rendezvous.clear()
         match effect:
             case ToCoordinator(message=message):
-                self._to_coordinator(message)
+                self._reports.send(message)
             case LookElsewhere():
                 if self._client is not None:
                     self._client.disconnect()
@@ -363,7 +348,7 @@ class AgentProcess:
                 self._probing.add(task)
                 task.add_done_callback(self._probing.discard)
             case Emit(event=event):
-                self._report(event)
+                self._reports.report(event)
             case Finish():
                 if not self._outcome.done():
                     self._outcome.set_result(effect)
@@ -385,67 +370,10 @@ class AgentProcess:
     def _signal_trainer(self, name: str, sig: int) -> None:
         self._trainers.signal(name, sig)
 
-    def _report(self, event: Event) -> None:
-        self._to_coordinator(Report(records=({"node": self.node, **event.record(t=time.time())},)))
-
-    def _report_unseen(self, source: str, reason: str) -> None:
-        detail = {"source": source, "reason": reason}
-        self._report(Event(what="health_unseen", node=self.node, detail=detail))
-
-    def _to_coordinator(self, message: AgentMessage | Examined) -> None:
-        if isinstance(message, Report):
-            self._unsent.add(message)
-            self._metrics.on_report(message)
-            self._print(message)
-        elif self._client is not None:
-            self._client.send(message)
-        if self._client is not None and self._client.is_accepted:
-            self._unsent.send(self._client.send, self._report)
-            if isinstance(message, Heartbeat):
-                self._storage.look()
-                self._client.send(Facts(facts=self._facts()))
-                self._ready_file.set(all(each.state in READY_STATES for each in self._core.trainers.by_name.values()))
-
     def _on_health(self, sample: HealthSample) -> None:
         self._feed(HealthSampled(sample=sample))
         if sample.memory_bytes:
             self._feed(MemorySeen(total_bytes=sample.memory_bytes, available_bytes=sample.available_bytes))
-
-    def _print(self, report: Report) -> None:
-        """Prints records in JSON; in text the coordinator's lines are enough."""
-        for record in report.records if self._is_json else ():
-            print_record(**{"process": "agent", "node": self.node, **record})
-
-    def _facts(self) -> dict[str, Any]:
-        sent = self._data.sent
-        return {
-            "host": self._host,
-            "pid": os.getpid(),
-            "process_group": os.getpgid(0),
-            "trainer_pids": self._trainers.pids(),
-            "arena_bytes": self._data.arena_bytes,
-            "bytes_pushed": sent.total,
-            "push_gbps": sent.gbps,
-            "rank_figures": rank_figures(self._core, sent),
-            STEP_TIMES_FACT: self._metrics.step_times(),
-            STORAGE_FACT: self._storage.facts(),
-            DROPPED_FACT: self._storage.losses(),
-            "parked_work": None,
-            **{name: fact for part in self._core.features for name, fact in part.facts().items()},
-            **self._machine,
-        }
-
-    def _show(self, name: str, text: str) -> None:
-        """Lines of a trainer without a rank, as in a rehearsal, go to its log only."""
-        trainer = self._core.trainers.by_name.get(name)
-        if trainer is None or trainer.state is not TrainerState.SEATED:
-            return
-        if self._is_json:
-            print_record(
-                process="trainer", node=self.node, rank=trainer.rank, trainer=name, cause=self._core.cause, text=text
-            )
-        else:
-            print_line(f"[{self.node} r{trainer.rank}] {text}")
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:

@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
-import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar, assert_never, cast
+from typing import TypeVar, assert_never
 
 from deadpool.config.timeouts import stream_s
+from deadpool.control.agent.fetches import Fetches
 from deadpool.control.agent.offers import Offers
 from deadpool.control.agent.rank_stats import SentBytes
 from deadpool.control.agent.threads import ThreadPriority
 from deadpool.control.shell_registry import data_shells, joint_shell
 from deadpool.control.shells import DataPlaneAccess, JointAccess
-from deadpool.errors import ArenaError, CopyDamaged, DeadPoolError, TransferError
+from deadpool.errors import ArenaError, CopyDamaged, DeadPoolError
 from deadpool.events.event import Event
 from deadpool.protocol.agent.core import Agent
 from deadpool.protocol.causes import Refusal
@@ -45,32 +45,27 @@ from deadpool.protocol.inputs import (
     AgentInput,
     Allocated,
     AllocationFailed,
-    Fetched,
-    FetchFailed,
     Hashed,
     Pushed,
     PushFailed,
-    SourceDamaged,
     StopAsked,
     StreamsCut,
     WrittenOut,
 )
-from deadpool.protocol.messages import Settings, SlotRef, Source
-from deadpool.protocol.seal import Digest, Extent, Region
+from deadpool.protocol.messages import Settings, SlotRef
+from deadpool.protocol.seal import Digest, Extent
 from deadpool.snapshot.arena.arena import Arena, Segment
 from deadpool.snapshot.arena.checksums import HASHING_THREADS
 from deadpool.snapshot.arena.salvage_file import write_salvage
-from deadpool.snapshot.arena.slot import Arrived, Progress, compute_piece_digests, write_seal
+from deadpool.snapshot.arena.slot import compute_piece_digests, write_seal
 from deadpool.snapshot.transfer import (
     Found,
     PeerRefused,
-    PullRequest,
     PushRequest,
     TransferClient,
     TransferRefused,
     TransferServer,
 )
-from deadpool.snapshot.transfer.client import Watch
 from deadpool.wire.credentials import Credentials
 
 _ANSWER_S = 30.0
@@ -93,7 +88,7 @@ class DataPlane:
     ) -> None:
         """`post` takes inputs for the core, `note` takes events, `midway` gives what is to happen, if anything, when a
         push has sent its first bytes; all three run on the event loop. `kept` is the folder for salvaged copies."""
-        self._core, self._post, self._note, self._midway = core, post, note, midway
+        self._core, self._post, self._midway = core, post, midway
         self._kept = kept
         self._loop = asyncio.get_running_loop()
         self._arena = Arena()
@@ -125,7 +120,13 @@ class DataPlane:
             deadline_s=deadline_s,
             joint=self._joint.frames,
         )
-        self._attempts = itertools.count(1)  # counts over all fetches, so that no number is used twice
+        self._fetches = Fetches(
+            self._client,
+            self._joint,
+            slot=self._slot,
+            deliver=self._deliver,
+            note=lambda event: self._on_loop(note, event),
+        )
         self._features = data_shells(
             DataPlaneAccess(
                 deliver=self._deliver,
@@ -181,7 +182,7 @@ class DataPlane:
             case FetchCopy(fetch=fetch) if fetch.fallback:
                 self._features.load(effect)
             case FetchCopy():
-                self._stream(self._fetch, effect)
+                self._stream(self._fetches.fetch, effect)
             case FeatureEffect():
                 self._features.perform(effect)
             case CutStreams(generation=generation):
@@ -283,66 +284,6 @@ class DataPlane:
             full=effect.full,
         )
         return self._client.push(request, midway)
-
-    def _fetch(self, effect: FetchCopy) -> None:
-        try:
-            if effect.fetch.rebuild is not None:
-                self._rebuild(effect)
-            for group in effect.fetch.groups:
-                self._fetch_part(effect, group)
-        except DeadPoolError as error:
-            self._deliver(FetchFailed(rank=effect.rank, slot=effect.slot, reason=str(error)))
-            return
-        self._deliver(Fetched(rank=effect.rank, slot=effect.slot, copy=effect.fetch.copy))
-
-    def _fetch_part(self, effect: FetchCopy, sources: tuple[Source, ...]) -> None:
-        """Takes the first source whose bytes match the digest of the lost rank."""
-        failures = []
-        for source in sources:
-            try:
-                self._pull(effect, source, next(self._attempts))
-                return
-            except DeadPoolError as error:
-                failures.append(f"{source.node}: {error}")
-                self._note_failed(effect, source.node, str(error))
-                if isinstance(error, CopyDamaged):
-                    version = effect.fetch.copy.seal.version
-                    self._deliver(SourceDamaged(node=source.node, rank=source.rank, version=version))
-        raise TransferError("; ".join(failures) or "no source is left")
-
-    def _pull(self, effect: FetchCopy, source: Source, attempt: int) -> None:
-        """The rank's trainer sees how far it is, and may load what has arrived before it is verified."""
-        copy, slot = effect.fetch.copy, self._slot(effect.slot)
-        request = PullRequest(
-            address=(source.address.host, source.address.port),
-            generation=effect.generation,
-            rank=source.rank,
-            version=copy.seal.version,
-            regions=cast(tuple[Region, ...], source.regions),
-            digest=copy.seal.digest,
-            geometry=copy.geometry,
-            into=slot,
-        )
-        self._client.pull(request, self._watch(slot, attempt))
-
-    def _rebuild(self, effect: FetchCopy) -> None:
-        watch = self._watch(self._slot(effect.slot), next(self._attempts))
-        self._joint.rebuild(effect, watch, functools.partial(self._note_failed, effect))
-
-    def _watch(self, slot: memoryview, attempt: int) -> Watch:
-        progress = Progress(slot)
-        return lambda name, leading: progress.publish(name, Arrived(attempt, leading))
-
-    def _note_failed(self, effect: FetchCopy, source: str, reason: str) -> None:
-        event = Event(
-            what="source_failed",
-            generation=str(effect.generation),
-            rank=effect.rank,
-            step=effect.fetch.copy.seal.version.number,
-            t=time.time(),
-            detail={"source": source, "reason": reason},
-        )
-        self._on_loop(self._note, event)
 
     def _cut(self, generation: Generation) -> None:
         """Reports only when no result of an older generation can follow: its last results are delivered before."""
