@@ -95,7 +95,6 @@ MOST_ROOMS, MOST_LOOSE_MODULES, MOST_MODULES_IN_A_FOLDER = 18, 3, 20
 
 MOST_LINES = 400
 LONGER: dict[str, int] = {
-    "control.coordinator.coordinator": 425,
     "trainer.job": 445,
 }
 """Modules that are longer for now, and how many lines they have: no module may be added, and the numbers only fall."""

@@ -163,7 +163,7 @@ async def coordinate(
             tell=server.log_event,
             secret=credentials.secret if secret_is_in_folder else None,
         )
-        server.announced = announcement.storage
+        server.commands.announced = announcement.storage
         announcement.make()
         if not quiet:
             _say_timeouts(config)
@@ -192,7 +192,7 @@ async def coordinate(
         _say(config, f"the coordinator listens on {address}, TLS {config.tls}")
     others = [place for place in places if str(place) != own]
     standbys = StandbyWatch(others, credentials, is_leader=lambda: leadership.is_leader, tell=server.log_event)
-    server.standbys = standbys.facts
+    server.commands.standbys = standbys.facts
     collector = JobCollector(folder.events, lambda: leadership.is_leader, log.unwritten, lambda: standbys.left)
     _serve_metrics(metrics, collector, server)
     hooks.start()

@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, assert_never
 
-from deadpool.config.checks import AUTO
 from deadpool.config.orders import InjectionOrder
 from deadpool.control.console import print_line, print_record
-from deadpool.control.coordinator.other_coordinators import DISMISS
+from deadpool.control.coordinator.commands import Commands
 from deadpool.control.coordinator.progress import (
     BEATS,
-    DROPPED_FACT,
-    STORAGE_FACT,
     ConsoleLines,
     ProgressReport,
     StorageWatch,
-    console_line,
     now_and_then,
 )
-from deadpool.control.coordinator.requests import DrainRpc, ExaminationRpc, InjectionRpc
-from deadpool.control.coordinator.status import bandwidth, describe
+from deadpool.control.coordinator.requests import InjectionRpc
+from deadpool.control.coordinator.status import bandwidth
 from deadpool.control.loops import CoreDriver
 from deadpool.control.shells import CoordinatorShell
 from deadpool.events.event import Event
@@ -34,17 +30,14 @@ from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
 from deadpool.protocol.identity import Address
 from deadpool.protocol.inputs import (
-    AuditAsked,
     CoordinatorInput,
     FeatureInput,
     FromAgent,
     LinkLost,
-    SchemeAsked,
     StopAsked,
     Tick,
 )
 from deadpool.protocol.messages import (
-    Answer,
     Ask,
     Examined,
     Facts,
@@ -56,7 +49,6 @@ from deadpool.protocol.messages import (
     Report,
     is_from_agent,
 )
-from deadpool.protocol.schemes import Scheme
 from deadpool.wire.control_link import ServedLink, framed
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import AuthenticatedListener, RefusedPeer
@@ -115,18 +107,21 @@ class CoordinatorServer:
         self._injections = InjectionRpc(
             lambda: leadership.coordinator, orders, send=self._send, log_event=self.log_event
         )
-        self._drains = DrainRpc(lambda: leadership.coordinator, feed=self._feed)
-        self._examinations = ExaminationRpc(lambda: leadership.coordinator, send=self._send)
-        self._examining: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()  # what takes long and keeps nothing waiting
         self._reception = AuthenticatedListener(credentials, "control", self._serve_link, self._on_refused)
         self._driver = CoreDriver(leadership, perform=self._perform, stall_s=STALL_S)
         self._outcome: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
-        self._last_fault: dict[str, Any] | None = None
         self._console = ConsoleLines()
         self._progress, self._progress_s = ProgressReport(founds=founds), BEATS * heartbeat_s
         self._storage = StorageWatch("events", log.trouble, self.log_event, dropped=lambda: log.dropped)
-        self.standbys: Callable[[], dict[str, Any] | None] = lambda: None  # for `deadpool status`
-        self.announced: Callable[[], dict[str, Any] | None] = lambda: None  # why job.json is not written
+        self.commands = Commands(
+            leadership,
+            injections=self._injections,
+            storage=self._storage,
+            facts=self._facts,
+            feed=self._feed,
+            send=self._send,
+        )
         self._tasks: list[asyncio.Task[None]] = []  # that run as long as this process
 
     async def start(self, host: str, port: int) -> Address:
@@ -159,9 +154,12 @@ class CoordinatorServer:
 
     def _begin_leading(self, feature: CoordinatorShell) -> None:
         """What the feature looks for may be slow to come, and the job runs meanwhile."""
-        task = asyncio.get_running_loop().create_task(self._lead(feature))
-        self._examining.add(task)
-        task.add_done_callback(self._examining.discard)
+        self._run_in_background(self._lead(feature))
+
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _lead(self, feature: CoordinatorShell) -> None:
         match await asyncio.to_thread(feature.lead):
@@ -173,7 +171,7 @@ class CoordinatorServer:
     async def close(self) -> None:
         """Every node gets the last messages before its connection is closed."""
         self._driver.stop()
-        for task in (*self._examining, *self._tasks):
+        for task in (*self._background, *self._tasks):
             task.cancel()
         await self._reception.stop_listening()
         await asyncio.gather(*(self._await_disconnect(peer.link) for peer in list(self._peers.values())))
@@ -207,11 +205,9 @@ class CoordinatorServer:
                 if self._is_current(caller):
                     self._on_node_message(caller.node, message)
             case Ask(what="doctor") if self._leadership.is_leader:
-                task = asyncio.get_running_loop().create_task(self._examine(caller, message))
-                self._examining.add(task)
-                task.add_done_callback(self._examining.discard)
+                self._run_in_background(self._examine(caller.link, message))
             case Ask():
-                caller.link.send(self._answer(message))
+                caller.link.send(self.commands.answer(message))
             case Join() if self._is_another(message):
                 refused = JoinRefused(
                     reason=f"a node named {message.node} is in the job already: give this one another --name"
@@ -248,7 +244,7 @@ class CoordinatorServer:
                 for record in records:
                     self._record(record)
             case Examined():
-                self._examinations.on_examined(node, message)
+                self.commands.examinations.on_examined(node, message)
             case Facts(facts=facts):
                 self._on_facts(node, facts)
             case _ if is_from_agent(message):
@@ -275,6 +271,10 @@ class CoordinatorServer:
             for feature in self._features:
                 self._begin_leading(feature)
         self._was_leader = self._leadership.is_leader
+
+    async def _examine(self, link: ServedLink, ask: Ask) -> None:
+        """Agents take seconds for this, so the answer comes later than those of other commands."""
+        link.send(await self.commands.examinations.examine(ask.arguments, self._facts()))
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class CoordinatorServer:
         self._log.write(record)
         self._heard(record)
         if record["what"] == "fault":
-            self._last_fault = record
+            self.commands.last_fault = record
         if self._prints_events:
             self._print(record)
 
@@ -339,87 +339,3 @@ class CoordinatorServer:
             print_record(**{"process": "coordinator", "text": line, **record})
         elif line is not None:
             print_line(f"[deadpool] {line}")
-
-    # --- commands ----------------------------------------------------------------------------------------------------
-
-    async def _examine(self, caller: Caller, ask: Ask) -> None:
-        """Agents take seconds for this, so the answer comes later than those of other commands."""
-        caller.link.send(await self._examinations.examine(ask.arguments, self._facts()))
-
-    def _ask_feature(self, what: str) -> Answer:
-        match self._leadership.coordinator.features.request(what):
-            case FeatureInput() as input:
-                self._feed(input)
-                return Answer(body={})
-            case str() as refusal:
-                return Answer(body={}, error=refusal)
-            case None:
-                known = "status, kill, drain, replace, protect, durable, audit, doctor or stop"
-                return Answer(body={}, error=f"{what!r} is not a request of DeadPool: send {known}")
-
-    def _use_scheme(self, text: str) -> Answer:
-        core = self._leadership.coordinator
-        try:
-            scheme = Scheme.parse(text) if text != AUTO else None
-        except ValueError as error:
-            return Answer(body={}, error=f"scheme={text!r} cannot be used: {error}")
-        if (refusal := core.refusal_of_scheme(scheme)) is not None:
-            return Answer(body={}, error=f"snapshots stay as they are protected: {refusal}")
-        before = core.scheme
-        self._feed(SchemeAsked(scheme=scheme))
-        return Answer(body={"scheme": str(core.scheme), "before": str(before)})
-
-    def _ask_audit(self) -> Answer:
-        """Answers `deadpool job audit`."""
-        audit = self._leadership.coordinator.audit
-        if (refusal := audit.refusal()) is not None:
-            return Answer(body={}, error=refusal)
-        self._feed(AuditAsked())
-        return Answer(body={})
-
-    def _fault_text(self) -> str | None:
-        """Returns the last fault that this process has seen; a coordinator before it may have seen others."""
-        return console_line(self._last_fault) if self._last_fault is not None else None
-
-    def _surroundings(self) -> dict[str, Any]:
-        """What is no matter of the core: disks, and other coordinators."""
-        facts = self._facts().values()
-        told = [self._storage.facts(), self.announced(), *(each.get(STORAGE_FACT) for each in facts)]
-        lost = [self._storage.losses(), *(each.get(DROPPED_FACT) for each in facts)]
-        return {
-            "storage": [each for each in told if each is not None],
-            "dropped": [each for each in lost if each is not None],
-            "standbys": self.standbys(),
-        }
-
-    def _answer(self, ask: Ask) -> Answer:
-        if ask.what == DISMISS and not self._leadership.is_leader:
-            self.stop(str(ask.arguments.get("reason")))
-            return Answer(body={})
-        if not self._leadership.is_leader:
-            return Answer(
-                body={}, error="this coordinator stands by: ask the one that job.json in the run folder names"
-            )
-        match ask.what:
-            case "status":
-                status = describe(self._leadership.coordinator, self._facts())
-                return Answer(body=status | {"last_fault": self._fault_text(), **self._surroundings()})
-            case "kill":
-                return self._injections.order(ask.arguments)
-            case "drain":
-                return self._drains.drain(ask.arguments)
-            case "replace":
-                return self._drains.replace_straggler()
-            case "protect":
-                return self._use_scheme(str(ask.arguments.get("scheme")))
-            case "audit":
-                return self._ask_audit()
-            case "stop":
-                self.stop("asked to stop")
-                return Answer(body={})
-            case "pool_status" | "add_job" | "remove_job":
-                return Answer(
-                    body={}, error="this is the run folder of a job, and no pool: give the pool's folder as --pool"
-                )
-            case _:
-                return self._ask_feature(ask.what)
