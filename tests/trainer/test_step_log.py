@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deadpool.trainer.step import AFTERWARDS, REMEMBERED, StepLog
+from deadpool.trainer.step_reports import AFTERWARDS, REMEMBERED, StepLog
 
 
 @dataclass

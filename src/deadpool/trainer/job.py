@@ -6,17 +6,17 @@ rehearsal in rehearsal.py, and a stop between two steps that the coordinator ask
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
 from deadpool.errors import Unwind
 from deadpool.journal.entry import Sink
 from deadpool.protocol.causes import Miss
-from deadpool.protocol.messages import Durable, Finished, Paused, Release, Stepped, Waits
+from deadpool.protocol.messages import Durable, Finished, Release, Waits
 from deadpool.protocol.trainer_core import Capture, SlotAwaited
 from deadpool.snapshot.copying.copying import Boundary
 from deadpool.snapshot.state.state import ProtectedState
@@ -32,13 +32,15 @@ from deadpool.trainer.capture.meters import WaitMeter
 from deadpool.trainer.current import Superseded
 from deadpool.trainer.guards.all_guards import Guards
 from deadpool.trainer.job_journal import FAILURE_S, JobJournal
-from deadpool.trainer.loop import Arguments, LoopRules, StepLoop, after_closure
+from deadpool.trainer.loop import LoopRules, StepLoop
+from deadpool.trainer.optimizer_hook import OptimizerHook
 from deadpool.trainer.process import forked_child, plain_start
 from deadpool.trainer.process.session import Session
 from deadpool.trainer.recovery import recovery, rehearsal, stops, unwinding
 from deadpool.trainer.recovery.stops import exhausted_generator
 from deadpool.trainer.shares.shares import Makers, StepShares
-from deadpool.trainer.step import Step, StepLog
+from deadpool.trainer.step import Step
+from deadpool.trainer.step_reports import StepReports
 from deadpool.trainer.structure_news import StructureNews
 
 
@@ -75,8 +77,9 @@ class Job:
             on_error=self.reports.failed,
             on_set_aside=self.reports.set_aside,
         )
-        self.step_log = StepLog(session)
         self.waits = WaitMeter(lambda what: session.send(Waits(what=what)))
+        self.budget = Budget(session.settings.overhead_budget)
+        self.step_reports = StepReports(session, self.budget, self.waits)
         self._dry = False
         self._rules = LoopRules()
         self._structure_news = StructureNews(session, state)
@@ -87,14 +90,9 @@ class Job:
         self.cannot_redo: str | None = None  # the reason why this process cannot redo the step that was cut off
         self._step_began = time.monotonic()
         self._block_s: float | None = None  # how long the step's block took; None: it has not ended, or was cut off
-        self.budget = Budget(session.settings.overhead_budget)
-        self._resumed_from: int | None = None
-        self._told_at: float | None = None  # when a completed step was last told of; None: not since the last recovery
-        self._pause: str | None = None
         if state.is_on_device:
             session.registrar.enable()
-        for optimizer in state.optimizers:
-            optimizer.register_step_pre_hook(self._before_optimizer)
+        OptimizerHook(session, state, self.capturer, self._audit, is_dry=lambda: self._dry).register()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +126,7 @@ class Job:
                 elif not self._done(count) and not stops.stop_if_asked(self):
                     yield from self._one_step()
         except GeneratorExit:  # after a break or an exception: the end of the script will tell which
-            self._report_pause("left its loop")  # the code after the loop is under no hang timeout
+            self.step_reports.tell_pause("left its loop")  # the code after the loop is under no hang timeout
             return
         self.is_in_loop = False
 
@@ -150,7 +148,8 @@ class Job:
         """The script has ended without an error. If it left its loop early, it ends together with the other ranks."""
         if not self.is_in_loop:
             return
-        self._report_pause(None)  # it only waits for the others from here on: if they wait for it, that is a hang
+        # It only waits for the others from here on: if they wait for it, that is a hang.
+        self.step_reports.tell_pause(None)
         if not self._finish_with_all_ranks():
             recovery.restart(self, "a fault came before every rank had ended its script")
 
@@ -166,19 +165,8 @@ class Job:
         assert live is not None
         return live.number
 
-    @contextlib.contextmanager
-    def pause(self, reason: str) -> Iterator[None]:
-        outer = self._pause
-        self._report_pause(reason)
-        try:
-            yield
-        finally:
-            self._report_pause(outer)
-
-    def _report_pause(self, reason: str | None) -> None:
-        self._pause = reason
-        self._told_at = None  # what takes long on purpose is no step time
-        self.session.send(Paused(reason=reason))
+    def pause(self, reason: str) -> AbstractContextManager[None]:
+        return self.step_reports.pause(reason)
 
     def log(self, step: SupportsIndex, /, **values: Any) -> None:
         (self.shares.journal or self._journal).log(operator.index(step), values)
@@ -202,7 +190,7 @@ class Job:
     def _finish_with_all_ranks(self) -> bool:
         """Waits until every rank has finished. False: a fault came first, and some rank has to redo a step."""
         self.capturer.finish()
-        self.step_log.close()
+        self.step_reports.close()
         self.waits.close()
         session = self.session
         session.send(Finished(generation=session.core.generation, rank=session.rank))
@@ -312,12 +300,8 @@ class Job:
         self._observe(boundary)
         step_s = block_s + time.monotonic() - began
         session.unwind_watch.stepped(step_s)
-        self.step_log.completed(self.number - 1, step_s)
-        self._report_costs(step_s)
+        self.step_reports.completed(self.number, step_s, list(self.capturer.costs()))
         session.recording_schedule.step_completed()
-        if self._resumed_from is not None:
-            session.emit("resumed", step=self._resumed_from)
-            self._resumed_from = None
         if self.enabled and not self._audit.at_boundary():
             self.record = self.state.record()
             self._structure_news.tell(self.number)
@@ -344,27 +328,6 @@ class Job:
         live = self.session.core.live
         assert live is not None
         self.capturer.reached(live, boundary)
-
-    def _report_costs(self, step_s: float) -> None:
-        """The cost of a capture is known only when the device has got that far: one or two steps later."""
-        costs = list(self.capturer.costs())
-        for cost in costs:
-            self.budget.spend(cost.figures.stall_s, self.session.core.every)
-        newest = next((cost for cost in reversed(costs) if not cost.given_up), None)
-        self.budget.earn(step_s)
-        told_before, self._told_at = self._told_at, time.monotonic()
-        self.session.send(
-            Stepped(
-                generation=self.session.core.generation,
-                number=self.number,
-                step_s=step_s,
-                stall_s=sum(cost.figures.stall_s for cost in costs),
-                captured=newest.number if newest else None,
-                copy_s=newest.figures.copy_s if newest else None,
-                waited_s=self.waits.take(),
-                cycle_s=self._told_at - told_before if told_before is not None else None,
-            )
-        )
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
@@ -407,25 +370,6 @@ class Job:
         if missed is not None:
             self.session.send(missed)
 
-    def _before_optimizer(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        if self._dry or forked_child.is_child():
-            return None
-        self._audit.took(optimizer)
-        later = after_closure(args, kwargs, self._before_update)
-        if later is None:
-            self._before_update()
-        return later
-
-    def _before_update(self) -> None:
-        """The optimizer is about to change the state: the copy is decided now, and garbage gradients are kept out."""
-        self._audit.before_update()
-        self.capturer.settle()
-        self.state.before_update()
-        with self.session.changed:
-            if self.session.core.is_aborted:
-                raise Unwind
-            self.session.core.optimizer_began()
-
     def _allowance_s(self) -> float | None:
         return self.budget.allowance_s(self.session.core.every)
 
@@ -435,8 +379,7 @@ class Job:
         """Steps from `number` on are computed again."""
         for journal in self._journals:
             journal.resume(number)
-        self._resumed_from, self._told_at = number, None
-        self.step_log.resumed()
+        self.step_reports.resumed(number)
         self.waits.restart()
         self._audit.resumed(number)
 

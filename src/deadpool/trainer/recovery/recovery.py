@@ -42,7 +42,7 @@ def come_back(job: Job) -> None:
     """Comes back from an aborted step to the next one that counts."""
     session = job.session
     session.emit("unwound")
-    job.step_log.report()
+    job.step_reports.unwound()
     job.capturer.cancel()
     drain()
     session.leave_if_device_broke()  # before a plan counts on anything that lies on the device
