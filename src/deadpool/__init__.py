@@ -18,7 +18,7 @@ from deadpool.errors import ConfigError, DeadPoolError, JobFailed, StateError
 if TYPE_CHECKING:
     from deadpool.trainer.adapters import Adapter
     from deadpool.trainer.interface import Job, Step
-    from deadpool.trainer.pool import Pool, join, protect
+    from deadpool.trainer.protect import Pool, join, protect
 
     first_start: bool
 
@@ -40,9 +40,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("protect", "join", "Pool"):
-        from deadpool.trainer import pool
+        from deadpool.trainer import protect as module
 
-        return getattr(pool, name)
+        return getattr(module, name)
     if name == "first_start":  # whether this is the very first process of its rank in this job
         from deadpool.trainer.first_start import ask
 

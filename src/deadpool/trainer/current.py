@@ -3,7 +3,7 @@
 `Superseded` and `Restart`: Exceptions that take a trainer's main thread out of its step or its script, and the exit
 code of a restart.
 
-The session, default group and job of this process. main.py and pool.py set them; None without DeadPool.
+The session, default group and job of this process. main.py and protect.py set them; None without DeadPool.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from deadpool.integrations.plain_state import is_plain, plain_attributes, set_pl
 from deadpool.trainer import current
 from deadpool.trainer.adapters.plain import Adapter
 from deadpool.trainer.interface import Job
-from deadpool.trainer.pool import join
+from deadpool.trainer.protect import join
 
 _KINDS: dict[type, type[Leftovers]] = {
     FP16_UnfusedOptimizer: Unfused,

@@ -28,7 +28,7 @@ from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
-from deadpool.trainer.pool import Pool, join
+from deadpool.trainer.protect import Pool, join
 
 _BEGINNINGS = ("on_fit_start", "on_train_start", "on_train_epoch_start")
 

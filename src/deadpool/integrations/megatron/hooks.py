@@ -32,7 +32,7 @@ from deadpool.integrations.megatron.state import (
     chained,
 )
 from deadpool.trainer.interface import Job
-from deadpool.trainer.pool import join
+from deadpool.trainer.protect import join
 from deadpool.trainer.unprotected import UnprotectedPool
 
 _KINDS = (DistributedOptimizer, Float16OptimizerWithFloat16Params, FP32Optimizer)

@@ -42,7 +42,7 @@ from deadpool.trainer.adapters import Adapter
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
-from deadpool.trainer.pool import Pool, join
+from deadpool.trainer.protect import Pool, join
 
 _PATH = "dataloader.state_dict()"
 

@@ -35,7 +35,7 @@ from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import StepLoop
-from deadpool.trainer.pool import Pool, join
+from deadpool.trainer.protect import Pool, join
 
 _NOT_STATE = frozenset({"train_dataset", "eval_dataset", "log_history", "_buffered_inputs"})
 

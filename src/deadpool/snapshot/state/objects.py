@@ -1,6 +1,6 @@
 """The objects that a script protects, sorted by kind.
 
-Sorts the objects that pool.protect() got by kind, and checks them. It does not change the live objects it holds.
+Sorts the objects that protect() got by kind, and checks them. It does not change the live objects it holds.
 
 Parameters are collected here, and once more where a script has put others in their places (structure.py). During a
 forward pass FSDP2 registers the gathered tensors, but the job's state consists of the sharded originals.

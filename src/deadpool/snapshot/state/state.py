@@ -1,4 +1,4 @@
-"""The protected training state of one rank: it is captured into slots and restored from them. pool.protect() makes it.
+"""The protected training state of one rank: it is captured into slots and restored from them. protect() makes it.
 
 Only the main thread may call mark(), record(), measure() and everything that restores, between steps. Until the
 optimizer steps again, one thread at a time may open a copy of the tensors that the last record() found, and advance it.

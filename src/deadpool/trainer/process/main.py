@@ -45,12 +45,12 @@ from deadpool.trainer import current, first_start
 from deadpool.trainer.adapters.pipeline import watch_schedules
 from deadpool.trainer.adapters.wrappers import watch_wrappers
 from deadpool.trainer.current import CODE_RESTART, Restart, Superseded
-from deadpool.trainer.pool import join as _  # noqa: F401 (imported here so that a forked trainer need not)
 from deadpool.trainer.process import forked_child, plain_start, torch_check
 from deadpool.trainer.process.environment import set_environment
 from deadpool.trainer.process.forked_child import end_children_with_this_process
 from deadpool.trainer.process.init_process_group import DefaultGroup
 from deadpool.trainer.process.session import Session
+from deadpool.trainer.protect import join as _  # noqa: F401 (imported here so that a forked trainer need not)
 from deadpool.trainer.recovery.collective_recording import is_of_same_torch
 
 MODULE_FLAG = "-m"
