@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack, closing
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,14 @@ from deadpool.snapshot.transfer import TransferClient
 CLIENT = {"credentials": MEMBER, "deadline_s": DEADLINE_S}
 
 
+@pytest.fixture(scope="session")
+def tracker():
+    """The process that watches what spawned processes share lives as long as this one, whichever test begins it."""
+    resource_tracker.ensure_running()
+
+
 @pytest.fixture
-def ended_workers(monkeypatch):
+def ended_workers(monkeypatch, tracker):
     """Ends the workers of all loaders. A loader and its position hold each other, as a script's generator and its frame
     do: torch would notice only at a garbage collection, where it waits 5 s for each of them."""
     iterators, make = [], torch.utils.data.DataLoader._get_iterator
