@@ -120,7 +120,7 @@ def test_order_to_flip_a_bit_names_the_device():
 @pytest.mark.parametrize(
     ("order", "error"),
     [
-        ({**FLIP, "flip": "gradient"}, "flip='gradient' cannot be used: give one of parameter, moment"),
+        ({**FLIP, "flip": "loss"}, "flip='loss' cannot be used: give one of parameter, moment, gradient"),
         ({**FLIP, "rank": None, "node": "n1"}, "flip= needs a rank"),
         ({**FLIP, "step": None}, "flip= needs a step"),
         ({**FLIP, "flip": None, "at": "clip"}, "lasts goes with flip="),

@@ -101,6 +101,7 @@ class CoordinatorBench(Bench):
         told = structs.replace(told, durable=_durable(named), adaptive=_adaptive(named))
         told = structs.replace(told, audit="audit" in named, on_inexact=named.get("inexact", "warn"))
         told = structs.replace(told, on_corruption=named.get("corruption", "stop"))
+        told = structs.replace(told, audit_every=int(named.get("audits", 0)))
         told = structs.replace(told, without_spare="shrink" if "shrink" in named else "wait")
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout
@@ -280,6 +281,20 @@ class CoordinatorBench(Bench):
                 return structs.replace(lost, dropped=what == "dropped")
             case ["ended", rank, code]:
                 return msg.Ended(generation=now_in, rank=int(rank), code=int(code))
+            case ["computed", rank, number, "late"]:
+                return msg.StepDigests(generation=now_in, rank=int(rank), number=int(number), late=True)
+            case ["computed", rank, number, stages, *mixed]:
+                before, gradients, reduced, after = map(int, stages.split(","))
+                return msg.StepDigests(
+                    generation=now_in,
+                    rank=int(rank),
+                    number=int(number),
+                    before=before,
+                    gradients=gradients,
+                    reduced=reduced,
+                    after=after,
+                    apart=not mixed,
+                )
             case ["irreplaceable", rank, number]:
                 return msg.Digested(generation=now_in, rank=int(rank), number=int(number), parts=(), irreplaceable=True)
             case ["digested", rank, number, *parts]:

@@ -137,6 +137,11 @@ class JobConfig:
         "place of the node at fault (docs/silent-corruption.md): stop, go-on (nothing is committed while they differ), "
         "or ignore (nothing is computed again, and nobody is named)",
     )
+    audit_every: int = setting(
+        0,
+        "compute one step in so many a second time and compare it, rank by rank, gradients before they are reduced "
+        "included: an error that all replicas share is found, and its rank named (docs/silent-corruption.md); 0: never",
+    )
     topology: str = setting(
         "", 'TOML file that says which node is in which rack: [racks] with r0 = ["n0", "n1"]', commands=_RUN
     )

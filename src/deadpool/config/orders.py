@@ -31,12 +31,14 @@ MOMENTS: dict[str, str] = {
     "recovered": "right after a recovery, before the step is computed again (takes no step)",
 }
 
+GRADIENT = "gradient"
 FLIPS: dict[str, str] = {
     "parameter": "one bit of a parameter flips",
     "moment": "one bit of a moment of the optimizer flips",
+    GRADIENT: "one bit of a gradient flips before it is reduced",
 }
 UPDATED = "updated"
-"""The moment of what flips: the optimizer has stepped, and nothing is copied yet."""
+"""The moment of what flips: the optimizer has stepped, and nothing is copied yet; for a gradient, backward makes it."""
 LASTS = ("once", "always")
 
 _WORDS = ("at", "step", "node", "rank", "signal", "flip", "lasts")
@@ -90,7 +92,7 @@ class InjectionOrder:
         if self.rank is None:
             raise ConfigError("flip= needs a rank: one bit flips on its device, as in rank=1")
         if self.at != UPDATED or self.step is None:
-            raise ConfigError("flip= needs a step, and no moment: it flips after the optimizer of that step")
+            raise ConfigError("flip= needs a step, and no moment: it flips in that step")
 
     def _check_step(self) -> None:
         if self.at == "recovered" and self.step is not None:
@@ -111,7 +113,8 @@ class InjectionOrder:
         """When it will happen, in words."""
         if self.flip is not None:
             lasts = f"and of each later one on the device of rank {self.rank}" if self.lasts else "and no other"
-            return f"{FLIPS[self.flip]} after the optimizer of step {self.step}, {lasts}"
+            when = "in" if self.flip == GRADIENT else "after the optimizer of"
+            return f"{FLIPS[self.flip]} {when} step {self.step}, {lasts}"
         return MOMENTS[self.at].partition(" (")[0].replace("N", str(self.step)) if self.at else "now"
 
 

@@ -75,7 +75,7 @@ class FaultKind(Enum):
     DAMAGED = "damaged"  # no process has ended: a node's copy of its own rank is damaged
     HANG = "hang"
     CORRUPTION = "corruption"  # no process has ended: replicas hold different state
-    AUDIT = "audit"  # a rank has ended on purpose
+    AUDIT = "audit"  # a rank has ended on purpose, or nobody has, and a step is computed twice
     TAKEOVER = "takeover"  # a recovery was cut short by the loss of its coordinator
 
 

@@ -33,12 +33,18 @@ from deadpool.trainer.structure_news import StructureNews
 if TYPE_CHECKING:
     from deadpool.trainer.job import Job
 
-_PATIENCE_STEPS = 16
-_FENCE_S = 2.0
+PATIENCE_STEPS = 16
+FENCE_S = 2.0
 _COMMIT_S = 10.0  # for a stop inside of a step: until all nodes hold the version
-_NO_STATE = frozenset({GROUPS, JOURNAL})
+NO_STATE = frozenset({GROUPS, JOURNAL})
+"""Objects in the record that are no state of the script."""
 _INPUTS: tuple[PartKind, ...] = ("position", "random", "modes", "floats")
 """Parts that change although nothing of what is protected is computed: batches are drawn all the same."""
+
+
+def logged_parts(journal: JobJournal) -> Iterator[Part]:
+    for key, text, may_be_time in journal.last_values():
+        yield Part(kind="logged", name=key, digest=checksum(text.encode()), decides=not may_be_time)
 
 
 class AuditedRank:
@@ -74,7 +80,7 @@ class AuditedRank:
             parts = self._parts(inside=False)
             moved = any(each.decides and each.kind not in _INPUTS for each in {*parts} - self._went_back_to)
             self._tell(order, parts, moved=moved)
-        return is_first_pass and not order.inside and order.number <= number < order.number + _PATIENCE_STEPS
+        return is_first_pass and not order.inside and order.number <= number < order.number + PATIENCE_STEPS
 
     def resumed(self, number: int) -> None:
         """The state of this version was put back."""
@@ -90,13 +96,9 @@ class AuditedRank:
     def _parts(self, *, inside: bool) -> tuple[Part, ...]:
         """What the step before has logged, and which gradients it took, is known where it was computed."""
         if inside:
-            return self._job.state.parts(_NO_STATE)
+            return self._job.state.parts(NO_STATE)
         taken = [param for each in self._taking for group in each.param_groups for param in group["params"]]
-        return (*self._logged(), *self._job.state.parts(_NO_STATE, taken))
-
-    def _logged(self) -> Iterator[Part]:
-        for key, text, may_be_time in self._journal.last_values():
-            yield Part(kind="logged", name=key, digest=checksum(text.encode()), decides=not may_be_time)
+        return (*logged_parts(self._journal), *self._job.state.parts(NO_STATE, taken))
 
     def _tell(self, order: Audit, parts: tuple[Part, ...], *, irreplaceable: bool = False, moved: bool = True) -> None:
         session = self._job.session
@@ -153,7 +155,7 @@ class AuditedRank:
         if self._ends_in_step:
             self._end_here()
         elif self._waits_for_fence:
-            self._job.session.await_halt(_FENCE_S)
+            self._job.session.await_halt(FENCE_S)
 
     @property
     def _is_over(self) -> bool:

@@ -40,6 +40,7 @@ from deadpool.trainer.recovery import recovery, rehearsal, stops, unwinding
 from deadpool.trainer.recovery.stops import exhausted_generator
 from deadpool.trainer.shares.shares import Makers, StepShares
 from deadpool.trainer.step import Step
+from deadpool.trainer.step_audit import AuditedStep
 from deadpool.trainer.step_reports import StepReports
 from deadpool.trainer.structure_news import StructureNews
 
@@ -84,6 +85,7 @@ class Job:
         self._rules = LoopRules()
         self._structure_news = StructureNews(session, state)
         self._audit = AuditedRank(self, journal, self._structure_news)
+        self._audited_step = AuditedStep(self, journal)
         self._kept_gradients = KeptGradients(ddp_modules(state.modules))
         self._guards = Guards(session, state, self.shares.carried_objects)
         self.is_in_loop = False  # stays True if the script left its loop early
@@ -92,7 +94,8 @@ class Job:
         self._block_s: float | None = None  # how long the step's block took; None: it has not ended, or was cut off
         if state.is_on_device:
             session.registrar.enable()
-        OptimizerHook(session, state, self.capturer, self._audit, is_dry=lambda: self._dry).register()
+        audits = self._audit, self._audited_step
+        OptimizerHook(session, state, self.capturer, *audits, is_dry=lambda: self._dry).register()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -234,13 +237,14 @@ class Job:
 
     def enter_step(self, number: int) -> None:
         self.waits.begin_step()
-        self.session.pending_injections.enter_step(number)
+        self.session.pending_injections.enter_step(number, self.state)
         self.shares.enter_step(number)
         for journal in self._journals:
             journal.enter_step(number)
         self._kept_gradients.enter_step(number)
         self._guards.enter_step(number)
         self._audit.enter_step()
+        self._audited_step.enter_step(number)
         with self.session.changed:
             self.session.forward_stop.enter_step(self.state.modules)
 
@@ -262,6 +266,7 @@ class Job:
         self.session.forward_stop.leave_step()
         self.session.pending_injections.leave_step(completed=error is None)
         self._audit.leave_step(completed=error is None)
+        self._audited_step.leave_step()
         if error is None:
             self.shares.require_done()
             self.session.pending_injections.updated(self.state)
@@ -302,7 +307,7 @@ class Job:
         session.unwind_watch.stepped(step_s)
         self.step_reports.completed(self.number, step_s, list(self.capturer.costs()))
         session.recording_schedule.step_completed()
-        if self.enabled and not self._audit.at_boundary():
+        if self.enabled and not (self._audit.at_boundary() or self._audited_step.at_boundary()):
             self.record = self.state.record()
             self._structure_news.tell(self.number)
             self.carried_records = self.shares.records(self.record)
@@ -313,6 +318,7 @@ class Job:
         for journal in self._journals:
             journal.settle(session.final_number)
         session.pending_injections.between(self.number - 1)
+        self._audited_step.await_fence()
 
     def _await_device(self) -> None:
         """Keeps the host at most one step ahead: the last version has to be observed before the next one is reached."""
@@ -382,6 +388,7 @@ class Job:
         self.step_reports.resumed(number)
         self.waits.restart()
         self._audit.resumed(number)
+        self._audited_step.resumed(number)
 
     def set_dry(self, dry: bool) -> None:
         self._dry = dry

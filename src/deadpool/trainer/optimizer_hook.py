@@ -15,6 +15,7 @@ from deadpool.trainer.capture.capture import Capturer
 from deadpool.trainer.loop import Arguments, after_closure
 from deadpool.trainer.process import forked_child
 from deadpool.trainer.process.session import Session
+from deadpool.trainer.step_audit import AuditedStep
 
 
 class OptimizerHook:
@@ -24,11 +25,12 @@ class OptimizerHook:
         state: ProtectedState,
         capturer: Capturer,
         audit: AuditedRank,
+        audited_step: AuditedStep,
         *,
         is_dry: Callable[[], bool],
     ) -> None:
         self._session, self._state, self._capturer, self._audit = session, state, capturer, audit
-        self._is_dry = is_dry
+        self._audited_step, self._is_dry = audited_step, is_dry
 
     def register(self) -> None:
         for optimizer in self._state.optimizers:
@@ -38,6 +40,7 @@ class OptimizerHook:
         if self._is_dry() or forked_child.is_child():
             return None
         self._audit.took(optimizer)
+        self._audited_step.took(optimizer)
         later = after_closure(args, kwargs, self._before_update)
         if later is None:
             self._before_update()

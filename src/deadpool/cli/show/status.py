@@ -113,6 +113,8 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
         yield f"[bold]slow[/bold]: {_slowness(slow)}; replace it with: deadpool node replace --straggler"
     if corruption := body.get("corruption"):
         yield from _corruption(corruption)
+    if audits := body.get("step_audits"):
+        yield _step_audits(audits)
     if body["same_rack"]:
         positions = ", ".join(map(str, body["same_rack"]))
         yield (
@@ -132,6 +134,14 @@ def _corruption(found: dict[str, Any]) -> Iterator[str]:
         yield f"[bold]corruption[/bold]: replicas differed at step {found['suspected_step']}, which is computed again"
     if found["unsolved"]:
         yield f"[bold]replicas differ[/bold], and nothing is done about it any more: {found['unsolved']}"
+
+
+def _step_audits(found: dict[str, Any]) -> str:
+    newest = found["audited_up_to"]
+    told = f"audited up to step {newest}" if newest is not None else "no step was audited yet"
+    if found["ended"]:
+        return f"[bold]{told}[/bold], and none is audited any more: {found['ended']}"
+    return f"{told}; one in {found['every']} is computed twice"
 
 
 def _slowness(slow: dict[str, Any]) -> str:

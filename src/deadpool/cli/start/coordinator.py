@@ -338,6 +338,7 @@ def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorS
         audit=config.rehearse_recovery,
         on_inexact=config.on_inexact,
         on_corruption=config.on_corruption,
+        audit_every=config.audit_every,
         drills=config.drills,
         overhead_budget=config.overhead_budget,
         set_aside_gb=config.set_aside_gb,

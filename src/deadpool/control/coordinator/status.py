@@ -65,6 +65,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
         "stragglers": [{"node": each.node, **each.facts()} for each in core.stragglers.known.values()],
         "protection": None,
         "corruption": None,
+        "step_audits": None,
         **core.features.facts(),
         "same_rack": list(core.commits.placement.same_rack),
         "nodes": [_node(core, member, facts.get(member.node, {})) for member in core.members.values()],

@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[EventType, ...]] = {
     "The end of a job": coordinators.END_EVENTS,
     "Snapshots and their copies": copies.EVENTS,
     "State that replicas do not hold alike": corruption.EVENTS,
+    "Audits of steps": corruption.STEP_AUDIT_EVENTS,
     "Durable checkpoints": checkpoints.EVENTS,
     "Coordinators and connections": coordinators.EVENTS,
     "The training script and rehearsals": scripts.EVENTS,

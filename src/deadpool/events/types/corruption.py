@@ -1,4 +1,4 @@
-"""Events of state that replicas do not hold alike."""
+"""Events of what was computed or kept wrongly: replicas differ, or a rank differs from itself."""
 
 from __future__ import annotations
 
@@ -68,5 +68,55 @@ EVENTS = (
         action="Nothing; the node is a spare like any other.",
         fields={"node": "the node"},
         console="node {node} is no longer quarantined",
+    ),
+)
+
+_STEP = {"step": "the version in which the audited step ends"}
+
+STEP_AUDIT_EVENTS = (
+    EventType(
+        name="step_audit_ordered",
+        meaning="One step will be computed twice, and every rank compares what it computed (`--audit-every`).",
+        action="Nothing.",
+        fields=_STEP,
+    ),
+    EventType(
+        name="step_audit_passed",
+        meaning="Two computations of the step agree in every rank: in its gradients before they were reduced, in what "
+        "its optimizers took, in what it logged, and in its state before and after.",
+        action="Nothing. If it was computed more than twice, `corruption_found` or `corruption_unexplained` follows.",
+        fields={
+            **_STEP,
+            "ranks": "how many ranks were compared",
+            "computed": "how often the step was computed: 2, or more where some differed",
+        },
+        console="audited up to step {step}: all {ranks} ranks have computed it alike",
+    ),
+    EventType(
+        name="step_audit_differs",
+        meaning="Some rank has computed something else the second time. It is not known yet which time was wrong: the "
+        "step is computed once more.",
+        action="Wait for `corruption_found`, which names the node.",
+        fields={
+            **_STEP,
+            "ranks": "the ranks that differ first, in the order of computation; others have got their numbers",
+            "nodes": "the node of each of them",
+            "stage": "in which they differ: before, gradients, reduced or after",
+            "part": "the first tensor or value that differs",
+        },
+        console="CORRUPTION? ranks {ranks} have computed step {step} otherwise the second time: {part}",
+    ),
+    EventType(
+        name="step_audit_put_off",
+        meaning="The audit of this step comes to nothing, and another one follows.",
+        action="Nothing. If it happens each time, look at the reason.",
+        fields={**_STEP, "reason": "why nothing can be compared"},
+    ),
+    EventType(
+        name="step_audits_ended",
+        meaning="No step is audited any more in this job: what differs is not known to be the error of a device.",
+        action="Correct the script, or test the nodes; then start again.",
+        fields={**_STEP, "reason": "what was found"},
+        console="NO STEP IS AUDITED any more: {reason}",
     ),
 )

@@ -19,7 +19,8 @@ EVENTS = (
             "rank": "the rank of the lost trainer, where only a trainer was lost; or the odd one among replicas",
             "ranks": "all ranks that are lost; empty: none is lost, or none yet: the job hangs, or replicas differ",
             "kind": "what is lost, or by what: `node`, `trainer`, `script`, `device`, `unread` or `damaged` (a copy), "
-            "`hang`, `audit`, `takeover`, `corruption` (no process has ended, and steps are computed again)",
+            "`hang`, `audit` (a rank ends on purpose, or a step is computed twice), `takeover`, `corruption` (no "
+            "process has ended, and steps are computed again)",
             "reason": "how it was seen",
             "during": "the phase that the job was in",
             "since_s": "how long before it was seen it had happened; 0 unless a coordinator took over meanwhile",

@@ -43,6 +43,7 @@ from deadpool.protocol.messages import (
     Salvage,
     Shutdown,
     Stand,
+    StepAudit,
     Welcome,
 )
 from deadpool.protocol.schemes import RankGroup
@@ -110,8 +111,8 @@ class Orders:
             case FeatureMessage():
                 for part in self._features:
                     part.on_order(message)
-            case Audit() | AuditOver():
-                state.audit = message if isinstance(message, Audit) else None
+            case Audit() | StepAudit() | AuditOver():
+                state.audit = message if not isinstance(message, AuditOver) else None
                 state.trainers.tell_seated(message)
             # ways out
             case Stand() if unfenced:

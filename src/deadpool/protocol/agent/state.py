@@ -14,7 +14,7 @@ from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.causes import EndCause
 from deadpool.protocol.effects import AgentEffect, Emit, Finish, ToCoordinator
-from deadpool.protocol.messages import AgentMessage, Audit, End, Settings, TrainerInfo, Trainers
+from deadpool.protocol.messages import AgentMessage, Audit, End, Settings, StepAudit, TrainerInfo, Trainers
 
 
 class AgentState:
@@ -22,7 +22,9 @@ class AgentState:
         self.node = node
         self.current = GenerationState()
         self.settings: Settings | None = None  # None: no coordinator has welcomed this node yet
-        self.audit: Audit | None = None  # that is under way; trainers that are seated meanwhile are told of it
+        self.audit: Audit | StepAudit | None = (
+            None  # that is under way; trainers that are seated meanwhile are told of it
+        )
         self._told_trainers: tuple[TrainerInfo, ...] | None = None
         self.effects: list[AgentEffect] = []
         self.trainers = NodeTrainers(node, self.effects)

@@ -68,6 +68,7 @@ class RecoveryAudit:
         self._waits_since: float | None = None  # for what has to be there before a rank may end
         self._drill: _Drill | None = None
         self.verdicts: list[dict[str, Any]] = []  # for people, in their order
+        self.is_held = False  # ranks are told of another kind of audit now
 
     @property
     def is_under_way(self) -> bool:
@@ -124,7 +125,7 @@ class RecoveryAudit:
 
     def _begin_if_due(self, now: float) -> None:
         job = self._job
-        if not self._places or not job.is_full or self._drains.current is not None:
+        if not self._places or self.is_held or not job.is_full or self._drains.current is not None:
             return
         steps, place = self._steps(), self._places[0]
         if len(steps) < job.layout.world_size or min(steps.values()) < FIRST_STEPS:

@@ -108,6 +108,7 @@ class Coordinator:
             fallback=fallback,
             faults=faults,
             ending=ending,
+            audit=audit,
         )
         self.features = CoordinatorParts(registry.coordinator_parts(core))
         job.commits.is_withheld, planning.on_frozen = self.features.withholds, self.features.on_frozen

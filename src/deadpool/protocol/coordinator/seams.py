@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
@@ -43,6 +44,7 @@ class CoordinatorCore:
     fallback: Fallback
     faults: Faults
     ending: Ending
+    audit: RecoveryAudit
 
 
 class CoordinatorPart:

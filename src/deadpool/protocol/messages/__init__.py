@@ -5,15 +5,16 @@ anything else is done with it if that generation is over. There are three conver
 
     agent -> coordinator    Join TakeoverReport Heartbeat Health Trainers TrainerLost Recording Sealed Missed Stored
                             Encoded Durable FenceAck CopyLost NodePrepared NodeConnected Probed Finished Ended
-                            Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Digested Report
+                            Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Digested StepDigests
+                            Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Fence Rehearse Needed Plan Connect Go Permit Probe
                             Release Stand Proceed CopyLost Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
-                            Audit AuditOver Shutdown (each in an Order, which names the term), Injection
+                            Audit StepAudit AuditOver Shutdown (each in an Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
-                            Connect Go Final Reschedule Stand Proceed Release Ping End Injection Audit AuditOver
-                            Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits Standing
-                            Finished GroupsDestroyed Exits Pong Report Failed DeviceLost Hung Injected UsesShares
-                            Digested
+                            Connect Go Final Reschedule Stand Proceed Release Ping End Injection Audit StepAudit
+                            AuditOver Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits
+                            Standing Finished GroupsDestroyed Exits Pong Report Failed DeviceLost Hung Injected
+                            UsesShares Digested StepDigests
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -29,6 +30,7 @@ Each file holds what both sides say about one subject, with the values inside th
     reachability        which nodes reach each other
     drains              a node leaves on purpose
     audits              a recovery is played on purpose, and what is computed again is compared
+    step_audits         one step is computed twice, and each rank compares what it computed
     leases              a spare's machine may serve several jobs
     checkpoints         committed versions on disk or in an object store
     ending              the job is complete, or cannot go on
@@ -152,6 +154,7 @@ from deadpool.protocol.messages.seats import (
     Restore,
     Seat,
 )
+from deadpool.protocol.messages.step_audits import StepAudit, StepDigests
 from deadpool.protocol.messages.trainer_processes import (
     DeviceLost,
     End,
@@ -172,28 +175,30 @@ ALL: tuple[type[Message], ...] = (
     GroupsDestroyed, Halt, Halted, Health, Heartbeat, MachineState, Hung, Injected, Injection, Join, JoinRefused, Leave,
     Missed, Needed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared,
     Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
-    Settings, Shutdown, CopyLost, Stand, Standing, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers,
-    Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
+    Settings, Shutdown, CopyLost, Stand, Standing, StepAudit, StepDigests, Stepped, Stored, TakeoverReport,
+    TrainerHello, TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
 AgentMessage = (
     Heartbeat | Sealed | Stored | FenceAck | NodePrepared | NodeConnected | Join | TakeoverReport | Disconnecting
     | Health | Trainers | TrainerLost | Recording | Missed | Encoded | Durable | CopyLost | Probed | Finished | Ended
-    | Standing | Leave | Unavailable | Salvaged | CheckpointPart | CheckpointDone | Digested | Report
+    | Standing | Leave | Unavailable | Salvaged | CheckpointPart | CheckpointDone | Digested | StepDigests
+    | Report
 )  # fmt: skip
 """What an agent tells the core of a coordinator."""
 
 TrainerMessage = (
     TrainerHello | Recording | Declare | Captured | Missed | Parked | Halted | Prepared | Connected | Stepped | Paused
     | Waits | Standing | Finished | GroupsDestroyed | Exits | Pong | Report | Failed | DeviceLost | Hung | UsesShares
-    | Digested | CopyLost | Durable
+    | Digested | StepDigests | CopyLost | Durable
 )  # fmt: skip
 """What a trainer tells the core of its agent."""
 
 ToTrainerMessage = (
     Settings | Recording | Rehearse | Seat | Attach | Detach | Grant | Halt | Arriving | Restore | Connect | Go | Final
-    | Reschedule | Stand | Proceed | Release | Ping | End | Injection | Audit | AuditOver
+    | Reschedule | Stand | Proceed | Release | Ping | End | Injection | Audit | StepAudit
+    | AuditOver
 )  # fmt: skip
 
 _AGENT_MESSAGES, _TRAINER_MESSAGES = frozenset(get_args(AgentMessage)), frozenset(get_args(TrainerMessage))
@@ -313,6 +318,8 @@ __all__ = [
     "Source",
     "Stand",
     "Standing",
+    "StepAudit",
+    "StepDigests",
     "Stepped",
     "Stored",
     "TakeoverReport",

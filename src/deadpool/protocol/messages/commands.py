@@ -48,14 +48,15 @@ class Injection(Message, frozen=True, kw_only=True):
     `step`, by the first trainer that reaches it.
 
     With `flips` no signal is sent: one bit of this kind of state flips on the device of this rank, after the optimizer
-    of step `step`. If it `lasts`, one flips in each later step too, whichever rank the device serves.
+    of step `step`, or of a gradient when backward makes it. If it `lasts`, one flips in each later step too, whichever
+    rank the device serves.
     """
 
     signal: int
     rank: int | None
     at: str | None = None
     step: int | None = None
-    flips: str = ""  # parameter, or moment
+    flips: str = ""  # parameter, moment, or gradient (before it is reduced)
     lasts: bool = False
     ranks_per_node: int = 1  # ranks of the same place on their nodes have the same device
 

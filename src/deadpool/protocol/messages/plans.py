@@ -19,6 +19,7 @@ from deadpool.protocol.messages.joining import JoinRefused, Needed, Probe, Welco
 from deadpool.protocol.messages.progress import Alive
 from deadpool.protocol.messages.rehearsals import Audit, AuditOver, Recording, Rehearse
 from deadpool.protocol.messages.seats import Connect, Go
+from deadpool.protocol.messages.step_audits import StepAudit
 from deadpool.protocol.quorum import Changes
 from deadpool.protocol.schemes import NodeGroup, RankGroup, Scheme
 
@@ -146,7 +147,7 @@ class FenceAck(Message, frozen=True, kw_only=True):
 OrderMessage = (
     Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
     | CopyLost | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
-    | Audit | AuditOver
+    | Audit | StepAudit | AuditOver
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ an object are compared apart from the rest of it. Those of tensors and numpy arr
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgpack
@@ -182,16 +182,25 @@ def _bulk(kind: PartKind, named: Named, *, decides: bool = True) -> Iterator[Par
 
 
 def _digests(tensors: list[Tensor]) -> list[int]:
+    return finish_digests([begin_digest(each) for each in tensors])
+
+
+def begin_digest(tensor: Tensor) -> int | Tensor:
+    """Returns the digest, or a tensor of a device that will hold it: its work is enqueued, and nobody waits for it."""
+    return _sum_on_device(tensor) if _is_summed(tensor) else checksum(to_bytes(tensor))
+
+
+def finish_digests(begun: Sequence[int | Tensor]) -> list[int]:
     """Waits for a device once, not once per tensor."""
-    sums = {i: _sum_on_device(each) for i, each in enumerate(tensors) if _is_summed(each)}
-    by_device: dict[torch.device, list[int]] = {}
-    for index, each in sums.items():
-        by_device.setdefault(each.device, []).append(index)
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for each in begun:
+        if isinstance(each, Tensor):
+            by_device.setdefault(each.device, []).append(each)
     found = dict[int, int]()
-    for indices in by_device.values():
-        values = torch.stack([sums[i] for i in indices]).tolist()
-        found |= {i: value % (1 << 64) for i, value in zip(indices, values, strict=True)}
-    return [found[i] if i in found else checksum(to_bytes(each)) for i, each in enumerate(tensors)]
+    for sums in by_device.values():
+        values = torch.stack(sums).tolist()
+        found |= {id(each): value % (1 << 64) for each, value in zip(sums, values, strict=True)}
+    return [found[id(each)] if isinstance(each, Tensor) else each for each in begun]
 
 
 def _is_summed(tensor: Tensor) -> bool:

@@ -156,6 +156,27 @@ def groups_of(modules: Iterable[nn.Module]) -> Iterator[Any]:
         yield from param_groups(_state(module))
 
 
+def leaves_of(modules: Iterable[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Yields what backward makes this rank's own gradients of, before they are reduced: parameters, or the whole ones
+    that fully_shard has gathered in their place."""
+    modules = list(modules)
+    yield from ((name, each) for name, each in _whole_parameters(modules) if each.requires_grad)
+    sharded = {id(each.sharded_param) for group in groups_of(modules) for each in group.fsdp_params}
+    for module in modules:
+        for name, each in module.named_parameters():
+            if each.requires_grad and each.is_leaf and id(each) not in sharded:
+                yield name, each
+
+
+def _whole_parameters(modules: Iterable[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Yields the parameters that forward passes compute with. There are none before the first one."""
+    for group in groups_of(modules):
+        for param in group.fsdp_params:
+            whole = getattr(param, "_unsharded_param", None)
+            if whole is not None:
+                yield param._param_fqn or param._module_info.param_name, whole
+
+
 def watch_shards(modules: Iterable[nn.Module]) -> ShardWatch:
     return ShardWatch(groups_of(modules))
 

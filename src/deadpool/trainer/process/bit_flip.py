@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deadpool.snapshot.record.tensors import local_part
+from deadpool.trainer.adapters.fsdp2 import leaves_of
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BITS = {1: 0, 2: 0, 4: 12, 8: 40}
@@ -22,12 +23,37 @@ def flip_bit(what: str, modules: Iterable[nn.Module], optimizers: Iterable[Optim
     found = list(_parameters(modules) if what == "parameter" else _moments(optimizers))
     if not found:
         return False
-    tensor = found[number % len(found)]
+    _flip(found[number % len(found)], number)
+    return True
+
+
+def _flip(tensor: Tensor, number: int) -> None:
     with torch.no_grad():
         bits = tensor.data.view(_INTEGERS[tensor.element_size()]).view(-1)  # not counted as a write of the script
         place = number % bits.numel()
         bits[place] = bits[place] ^ (1 << _BITS[tensor.element_size()])
-    return True
+
+
+class GradientFlip:
+    """Flips one bit of a gradient in the step that is about to begin, where backward makes it: before the reducer of
+    DDP or FSDP2 gets it, and before anybody else's hooks that are put there later."""
+
+    def __init__(self, modules: Iterable[nn.Module], number: int) -> None:
+        found = [each for _, each in leaves_of(modules) if each.is_floating_point()]
+        self._number, self.has_flipped = number, False
+        self._hook = found[number % len(found)].register_hook(self._on_gradient) if found else None
+
+    def _on_gradient(self, gradient: Tensor) -> Tensor | None:
+        if self.has_flipped or not _can_flip(local_part(gradient)):
+            return None
+        self.has_flipped = True
+        changed = gradient.clone()
+        _flip(local_part(changed), self._number)
+        return changed
+
+    def remove(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
 
 
 def _parameters(modules: Iterable[nn.Module]) -> Iterator[Tensor]:

@@ -31,10 +31,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from deadpool.config.orders import GRADIENT
 from deadpool.events.event import Event
 from deadpool.protocol.messages import Injected, Injection, Report
 from deadpool.trainer.loop import Arguments, after_closure
-from deadpool.trainer.process.bit_flip import flip_bit
+from deadpool.trainer.process.bit_flip import GradientFlip, flip_bit
 
 if TYPE_CHECKING:
     from deadpool.snapshot.state.state import ProtectedState
@@ -151,6 +152,7 @@ class InjectionTriggers:
         self._waiting: tuple[Injection, ...] = ()
         self._watch: MomentWatch | None = None
         self._step = 0  # the one that is computed
+        self._gradient_flip: GradientFlip | None = None
 
     def add(self, injection: Injection) -> None:
         if injection not in self._waiting:  # every seat brings it again
@@ -159,9 +161,11 @@ class InjectionTriggers:
 
     # --- the moments, as the training loop passes them ---------------------------------------------------------------
 
-    def enter_step(self, number: int) -> None:
+    def enter_step(self, number: int, state: ProtectedState) -> None:
         """Watches for one moment: if several of this step are waited for, the one that comes first."""
         self._step = number
+        if any(injection.flips == GRADIENT for injection in self._due_flips()):
+            self._gradient_flip = GradientFlip(state.modules, number)
         due = [injection for injection in self._waiting if injection.at in WATCHED and injection.step == number]
         if due:
             injection = min(due, key=lambda each: WATCHED.index(each.at or ""))
@@ -170,6 +174,9 @@ class InjectionTriggers:
 
     def leave_step(self, *, completed: bool) -> None:
         """The step's block has ended; whether the step counts is not known yet."""
+        if self._gradient_flip is not None:
+            self._gradient_flip.remove()
+            self._gradient_flip = self._gradient_flip if completed else None
         if self._watch is not None:
             watch, self._watch = self._watch, None
             watch.close()
@@ -178,12 +185,21 @@ class InjectionTriggers:
 
     def updated(self, state: ProtectedState) -> None:
         """The step's block has ended well: the optimizer has stepped, and nothing is copied yet."""
-        for injection in [each for each in self._waiting if each.flips and each.step is not None]:
-            if self._step == injection.step or (injection.lasts and self._step > (injection.step or 0)):
-                self._flip(injection, state)
+        of_gradient, self._gradient_flip = self._gradient_flip, None
+        for injection in self._due_flips():
+            if injection.flips == GRADIENT:
+                self._tell_flip(injection, of_gradient is not None and of_gradient.has_flipped)
+            else:
+                found = flip_bit(injection.flips, state.modules, state.optimizers, self._step)
+                self._tell_flip(injection, found)
 
-    def _flip(self, injection: Injection, state: ProtectedState) -> None:
-        if not flip_bit(injection.flips, state.modules, state.optimizers, self._step):
+    def _due_flips(self) -> list[Injection]:
+        """Returns what flips in the step that is computed."""
+        due = [each for each in self._waiting if each.flips and each.step is not None]
+        return [each for each in due if self._step == each.step or (each.lasts and self._step > (each.step or 0))]
+
+    def _tell_flip(self, injection: Injection, has_flipped: bool) -> None:
+        if not has_flipped:
             self._miss(injection)
             return
         self._report("injected", injection)

@@ -50,6 +50,7 @@ from deadpool.protocol.messages import (
     Settings,
     SlotRef,
     Stand,
+    StepAudit,
     ToTrainerMessage,
     TrainerHello,
     TrainerMessage,
@@ -96,6 +97,7 @@ class Session:
         self._released: list[int] = []  # segments that the agent has given up and that are still mapped
         self.final_number = 0
         self.audit: Audit | None = None  # the one that is under way
+        self.step_audit: StepAudit | None = None  # the same
         self._cause: str | None = None
         self.credentials = read_credentials()
         self.unwind_watch = UnwindWatchdog(self._stuck)
@@ -187,8 +189,9 @@ class Session:
                     self.settings = message
                 case Injection():
                     self.pending_injections.add(message)
-                case Audit() | AuditOver():
+                case Audit() | StepAudit() | AuditOver():
                     self.audit = message if isinstance(message, Audit) else None
+                    self.step_audit = message if isinstance(message, StepAudit) else None
                 case Recording(rank=rank):
                     self.recordings[rank] = message
                 case Ping():

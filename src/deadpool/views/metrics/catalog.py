@@ -57,6 +57,7 @@ OF_COORDINATOR = (
     _metric("deadpool_slowest_transfer_bytes_per_second", GAUGE, "Bandwidth of one transfer of the slowest node."),
     _metric("deadpool_evictions_total", COUNTER, "Nodes that were to leave because they looked ill (--evict-ill)."),
     _metric("deadpool_corruptions_total", COUNTER, "Errors of nodes that replicas or a redo have found."),
+    _metric("deadpool_step_audits_total", COUNTER, "Steps that were computed twice and alike."),
     _metric("deadpool_corruption_unsolved", GAUGE, "1: replicas differ, and nobody is looked for any more."),
     _metric("deadpool_protection_changes_total", COUNTER, "How often the job has changed its own protection."),
     _metric("deadpool_takeovers_total", COUNTER, "How often another coordinator has taken over."),

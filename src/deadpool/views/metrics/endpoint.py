@@ -52,6 +52,7 @@ def job_values(fold: JobFold, events_waiting: int, standbys: int | None = None) 
         "deadpool_slowest_transfer_bytes_per_second": progress.get("slowest_bytes_per_s"),
         "deadpool_evictions_total": fold.events["eviction"],
         "deadpool_corruptions_total": fold.events["corruption_found"],
+        "deadpool_step_audits_total": fold.events["step_audit_passed"],
         "deadpool_corruption_unsolved": int(fold.events["corruption_unsolved"] > 0),
         "deadpool_protection_changes_total": fold.events["protection"],
         "deadpool_takeovers_total": fold.events["took_over"],

@@ -163,7 +163,7 @@ class StepTimes:
 
 
 PHASE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-KINDS = ("node", "trainer", "hang", "drain", "protection", "corruption")
+KINDS = ("node", "trainer", "hang", "drain", "protection", "corruption", "audit")
 _KEPT = {
     *("fault", "handover", "reconfiguration", "fenced", "planned", "prepared", "go", "rebuilt", "resumed"),
     *("signal_sent", "injected"),
@@ -180,7 +180,7 @@ def kind_of(record: Record) -> str:
     if record.get("kind") == "corruption":
         return "corruption"
     if not record.get("ranks"):
-        return "hang"
+        return "audit" if record.get("kind") == "audit" else "hang"
     return "trainer" if record.get("rank") is not None else "node"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from deadpool.protocol.features.corruption.agent import ToldSteps
 from deadpool.protocol.features.corruption.coordinator.corruption import Corruption
 from deadpool.protocol.features.feature import Feature
 
-FEATURE = Feature(coordinator=Corruption)
+FEATURE = Feature(coordinator=Corruption, agent=ToldSteps)

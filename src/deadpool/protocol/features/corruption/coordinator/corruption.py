@@ -17,9 +17,11 @@ from typing import Any
 from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.coordinator.commits.commits import wrong_claim
 from deadpool.protocol.coordinator.job import Phase
+from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.recovery.fault_history import ObservedFault
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 from deadpool.protocol.features.corruption.coordinator.frozen import frozen_ballots
+from deadpool.protocol.features.corruption.coordinator.step_audits import StepAudits
 from deadpool.protocol.features.corruption.coordinator.votes import (
     Ballot,
     Evidence,
@@ -28,7 +30,8 @@ from deadpool.protocol.features.corruption.coordinator.votes import (
     differing_groups,
     in_hex,
 )
-from deadpool.protocol.identity import Version
+from deadpool.protocol.identity import FeatureMessage, Version
+from deadpool.protocol.messages import StepDigests
 from deadpool.protocol.seal import replica_of
 
 STOP, IGNORE = "stop", "ignore"
@@ -51,6 +54,7 @@ class Corruption(CoordinatorPart):
         self._to_leave: Evidence | None = None  # of a node whose ranks are to go to a spare, although all agree by now
         self.errors: Counter[str] = Counter()  # by node
         self.unsolved = ""  # why nothing is done any more where replicas differ
+        self.step_audits = StepAudits(core, self._convict)
 
     # --- a version is complete ----------------------------------------------------------------------------------------
 
@@ -77,6 +81,7 @@ class Corruption(CoordinatorPart):
         return self._job.commits.ledger.nodes[self._job.layout.position_of(rank)]
 
     def advance(self, now: float) -> None:
+        self.step_audits.advance(now)
         vote, self._pending = self._pending, None  # after a fence it is compared again, as far as it is still there
         if vote is not None and self._job.phase is Phase.RUNNING:
             self._act(vote, now)
@@ -264,6 +269,19 @@ class Corruption(CoordinatorPart):
             self._job.out.emit("corruption_unexplained", step=suspicion.number, reason=_unexplained(nodes))
             return
         evidence = suspicion.evidence(nodes.pop(), ballots.values())
+        self._convict(evidence)
+
+    # --- a step was computed twice ------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        self.step_audits.look()
+
+    def on_message(self, member: Member, message: FeatureMessage, now: float) -> None:
+        if isinstance(message, StepDigests):
+            self.step_audits.on_digests(message)
+
+    def _convict(self, evidence: Evidence) -> None:
+        """By now all ranks agree with what they have computed before, so no step is lost for a node that leaves."""
         self._count(evidence)
         if self.errors[evidence.node] >= ERRORS:
             self._to_leave = evidence
@@ -293,7 +311,8 @@ class Corruption(CoordinatorPart):
             "errors": dict(self.errors),
             "unsolved": self.unsolved,
         }
-        return {"corruption": told} if self.errors or self.unsolved or suspicion is not None else {}
+        found = {"corruption": told} if self.errors or self.unsolved or suspicion is not None else {}
+        return found | self.step_audits.facts()
 
 
 def _nodes(vote: Vote) -> list[str]:
