@@ -89,3 +89,24 @@ def test_step_without_an_error_is_computed_twice_and_no_more(make_job, tmp_path,
     (passed, *_) = gated.events("step_audit_passed")
     assert (passed["ranks"], passed["computed"]) == (2, 2)
     assert not gated.events("step_audit_differs") and not gated.events("corruption_found")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+def test_ten_audits_in_a_row_find_nothing(tmp_path, fork_server, layout):
+    stop = tmp_path / "stop"
+    words = ["--layout", layout, "--steps", "1000000", "--stop", str(stop), *SMALL, *NOISE, "--journal"]
+    settings = {"nodes": 2, "spares": 1, "slots": 4, "audit_every": 5} | EVERY_STEP
+    gated = GatedJob(JobConfig(**settings).checked(), layout, "", tmp_path / "job", fork_server, arguments=words)
+
+    def during(_: object) -> None:
+        gated.trial.await_event("step_audit_passed", 10)
+        stop.write_text(str(gated.status()["step"] + 200))
+
+    results = gated.trial.run(during)
+    assert len(gated.events("step_audit_passed")) >= 10
+    wrong = ("step_audit_differs", "step_audits_ended", "corruption_found", "corruption_unexplained")
+    assert [event for name in wrong for event in gated.events(name)] == []
+    assert {event["computed"] for event in gated.events("step_audit_passed")} == {2}
+    reference = run_script_unprotected(SCRIPT, words, 2, tmp_path / "reference")
+    assert differences(reference, results) == []

@@ -61,7 +61,7 @@ class SessionTwin:
         self.pending_injections = InjectionTriggers(self)  # type: ignore[arg-type]
         self.registrar = Registrar(self.emit)
         self.findings = Findings(self)  # type: ignore[arg-type]
-        self.audit = None
+        self.audit = self.step_audit = None
         self.file_guard = self.served_stores = Quiet()
         self.recording_schedule = Quiet()
         self.groups = PeersThere()
