@@ -211,7 +211,7 @@ def kill(
 def flip(
     run: Path | None,
     rank: Annotated[int | None, typer.Option(help="the rank whose device errs")] = None,
-    step: Annotated[int | None, typer.Option(help="the step after whose optimizer it errs; 0 is the first one")] = None,
+    step: Annotated[int | None, typer.Option(help="the step in which it errs; 0 is the first one")] = None,
     what: Annotated[str, typer.Option(help=f"whose bit flips: {', '.join(FLIPS)}")] = "parameter",
     always: Annotated[bool, typer.Option("--always", help="in each later step too, whichever rank it serves")] = False,
     json: Json = False,

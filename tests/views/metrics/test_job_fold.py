@@ -81,7 +81,10 @@ def test_what_was_lost_is_told_apart():
         fold.add({"t": float(number), "what": "fault", "cause": f"fault-{number}", "reason": "", **lost})
     fold.add({"t": 9.0, "what": "handover", "cause": "drain-4", "ranks": [0], "node": "n0", "reason": ""})
     fold.add({"t": 9.5, "what": "reconfiguration", "cause": "protection-5", "step": 7, "reason": ""})
-    assert fold.recoveries.faults == {"node": 1, "trainer": 1, "hang": 1, "drain": 1, "protection": 1, "corruption": 0}
+    for number, kind in enumerate(("corruption", "audit")):
+        fold.add({"t": 10.0 + number, "what": "fault", "cause": f"fault-{6 + number}", "reason": "", "kind": kind})
+    once = ("node", "trainer", "hang", "drain", "protection", "corruption", "audit")
+    assert fold.recoveries.faults == dict.fromkeys(once, 1)
 
 
 def test_recovery_after_a_takeover_is_lost_time_though_no_fault_was_seen():
