@@ -8,6 +8,7 @@ either. The numbers can only fall: where a change lowers one, it is lowered here
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -98,7 +99,13 @@ FEATURES = {
 }
 
 
-def names_of(source: str) -> Iterator[str]:
+@functools.cache
+def names_of(source: str) -> frozenset[str]:
+    """Of each file once: every feature asks for them."""
+    return frozenset(_names(source))
+
+
+def _names(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
@@ -118,6 +125,7 @@ def names_of(source: str) -> Iterator[str]:
                 pass
 
 
+@functools.cache
 def words_of(name: str) -> str:
     """`ParkedWorkEnded` and `parked_work_ended` are the same words."""
     return "_".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)).lower()

@@ -147,7 +147,7 @@ CASES = [
     *((layout, way) for layout in ("ddp", "hsdp") for way in ("flag", "around")),
     *((layout, "no_sync") for layout in ("ddp", "ddp-view", "ddp-unused")),
 ]
-QUICK = (("ddp", "no accumulation"), ("hsdp", "no accumulation"), ("ddp", "no_sync"), ("hsdp", "flag"))
+QUICK = (("ddp", "no accumulation"), ("hsdp", "flag"))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,10 @@ def repeated(clears: str, carried: dict[int, int], rank: int, port: int) -> tupl
         return sync.repeated.found, ""
 
 
-@pytest.mark.parametrize("clears", ["never", "to None", "to zeros", "before backward"])
+@pytest.mark.parametrize(
+    "clears",
+    ["never", "to None", *(pytest.param(when, marks=pytest.mark.thorough) for when in ("to zeros", "before backward"))],
+)
 def test_gradients_that_ddp_would_average_twice_are_found(clears):
     twice = clears == "never"
     for found, error in run_in_children(functools.partial(repeated, clears, CARRIED), 2):

@@ -70,6 +70,7 @@ def test_with_nohup_the_job_goes_on_without_its_terminal(tmp_path, ranks):
         wait_until(lambda: not alive(), "the end of every process")
 
 
+@pytest.mark.thorough
 def test_second_job_in_the_folder_is_refused_and_the_first_goes_on(tmp_path, ranks):
     run_dir = ["--run-dir", tmp_path / "run"]
     with started("run", *run_dir, WAITING_SCRIPT, ranks, output=tmp_path / "out") as first:

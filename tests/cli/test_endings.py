@@ -70,12 +70,9 @@ BEFORE_OUR_FIRST_LINE = ("agent", "SIGINT", "launching")
 """Python itself may print a traceback of it: it may not have come to our code."""
 SAMPLE = {
     "launcher Ctrl-C launching",
-    "launcher Ctrl-C-twice launching",
     "launcher SIGKILL launching",
     "launcher SIGTERM recovering",
-    "coordinator SIGTERM launching",
     "coordinator SIGKILL training",
-    "trainer SIGTERM training",
 }
 
 

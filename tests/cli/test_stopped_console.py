@@ -8,6 +8,7 @@ import subprocess
 import termios
 from pathlib import Path
 
+import pytest
 from command import COMMAND
 from talking_script import LINE, STEPS
 from terminal import terminal
@@ -33,6 +34,7 @@ def test_pipe_that_nobody_reads(tmp_path: Path) -> None:
     assert b"completed" in said
 
 
+@pytest.mark.thorough
 def test_terminal_that_stops_whoever_writes_from_the_background(tmp_path: Path) -> None:
     """As `stty tostop` has it. Coordinator and agents are in process groups of their own."""
     with terminal() as own:

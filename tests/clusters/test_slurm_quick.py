@@ -25,6 +25,7 @@ def test_a_job_runs_on_two_nodes(tmp_path: Path) -> None:
         job.assert_nothing_left()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_a_job_that_has_to_wait_says_for_what_and_one_that_can_never_start_is_refused(tmp_path: Path) -> None:
     with slurm_testbed(tmp_path, ClusterShape(nodes=2)) as testbed:

@@ -85,6 +85,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield made
 
 
+@pytest.mark.thorough
 def test_sound_job_and_sound_newcomer(job):
     job.start(2)
     for name in ("a", "b"):

@@ -67,6 +67,7 @@ def test_node_with_ecc_storms_is_guarded_and_no_step_is_lost(make_gated_job, run
     assert [e["node"] for e in gated.events("fault")] == ["n1"]
 
 
+@pytest.mark.thorough
 def test_ill_node_is_evicted_before_it_dies(make_gated_job, run_and_compare, health):
     gated = make_gated_job(
         acts="wait@3:1 asked@3:0 asked@3:1 wait@6:0",

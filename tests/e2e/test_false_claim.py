@@ -14,7 +14,8 @@ from deadpool_lab.workload.run import LIMIT_S
 SCRIPT = Path(__file__).with_name("claim.py")
 
 
-@pytest.mark.parametrize("claim", [pytest.param("true", marks=pytest.mark.thorough), "false"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("claim", ["true", "false"])
 def test_claim(tmp_path, claim):
     command = [sys.executable, "-m", "deadpool.cli.main", "run", "--nodes", "2", "--run-dir", str(tmp_path / "run")]
     command += ["--overhead-budget", "0"]

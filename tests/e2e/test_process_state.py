@@ -108,6 +108,7 @@ def test_undisturbed(under_torchrun, under_deadpool):
     assert len(set(seeds)) == len(seeds), "ranks of a script that seeds nothing draw different numbers"
 
 
+@pytest.mark.thorough
 def test_survivor_and_newcomer(under_torchrun, under_deadpool):
     died = []
 

@@ -46,13 +46,8 @@ def make_gated_job(
     return GatedJob(settings, "", acts, folder / "job", fork_server, script=script, arguments=[])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "preload",
-    [
-        pytest.param((), id="imported by the script"),
-        pytest.param(("remembering",), id="preloaded", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("preload", [(), ("remembering",)], ids=["imported by the script", "preloaded"])
 def test_spare_is_seated_at_another_rank_than_it_rehearsed(tmp_path, installed, preload):
     torchrun(2, tmp_path, str(ONCE), "--out", str(tmp_path / "undisturbed"))
     gated = make_gated_job(tmp_path, ONCE, "wait@4:1", None)

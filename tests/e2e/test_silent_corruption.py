@@ -72,6 +72,7 @@ def test_device_that_always_errs_is_replaced(make_job, tmp_path):
     assert gated.seats() == ["n0", "n3", "n2"], "the spare"
 
 
+@pytest.mark.thorough
 def test_of_two_the_one_that_changes_has_erred(make_job, tmp_path):
     gated = make_job("ddp", "flip=parameter rank=1", nodes=2)
     is_undisturbed(gated, 2, tmp_path, faults=1)
@@ -81,6 +82,7 @@ def test_of_two_the_one_that_changes_has_erred(make_job, tmp_path):
     assert gated.seats() == ["n0", "n1"]
 
 
+@pytest.mark.thorough
 def test_shard_that_has_one_replica(make_job, tmp_path):
     gated = make_job("hsdp", "flip=moment rank=3", nodes=4)
     is_undisturbed(gated, 4, tmp_path, faults=1)

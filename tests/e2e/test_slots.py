@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from deadpool_lab.chaos.surroundings.health_files import HealthFiles
 
 PATIENT = {"node_timeout_s": 600.0}  # an agent that stands still is not lost
@@ -13,6 +15,7 @@ LONG = 7
 """A step that three slots do not last for while nothing is committed."""
 
 
+@pytest.mark.thorough
 def test_slots_grow_where_versions_lack_one(make_gated_job, run_and_compare):
     """While the agent of n1 stands still nothing is committed: the rank on n0 misses versions, and gets further slots.
     Afterwards every version is captured again, and the loss of n0 costs no completed step."""

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gated_job import ENDED, EVERY_STEP, STEPS, GatedJob, workload
 
 from deadpool.config.job_config import JobConfig
@@ -44,6 +45,7 @@ def checkpoints(where: Path) -> list[Manifest]:
     return complete_ones(open_store(str(where)))
 
 
+@pytest.mark.thorough
 def test_all_places_tell_the_same_number_for_the_same_moment(run_and_compare, fork_server, tmp_path):
     where = tmp_path / "store"
     settings = {"durable": str(where), "durable_every": "1h", "durable_nice": 0, **EVERY_STEP}

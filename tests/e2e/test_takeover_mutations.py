@@ -125,9 +125,8 @@ def test_standby_takes_over_and_recovers_a_node_loss(make_gated_job, run_and_com
     assert results.steps_done_again() <= 1
 
 
-@pytest.mark.parametrize(
-    "by_an_outside_clock", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["records", "clock"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("by_an_outside_clock", [False, True], ids=["records", "clock"])
 def test_node_with_the_coordinator_on_it_dies(make_gated_job, run_and_compare, by_an_outside_clock):
     """And nobody starts it again: a standby elsewhere takes the job over and replaces the node. On a busy machine it
     takes survivors a while to be told that a connection has ended, so only a quiet one is held against a clock."""

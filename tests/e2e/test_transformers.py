@@ -70,6 +70,7 @@ def test_survivors_do_not_keep_their_processes(tmp_path, fork_server, undisturbe
     assert differences(undisturbed, disturbed) == []
 
 
+@pytest.mark.thorough
 def test_survivor_keeps_its_process_and_its_memory(tmp_path, fork_server, undisturbed):
     step = 2 * PER_EPOCH - 1
     gated, disturbed = run(tmp_path, fork_server, f"at=backward step={step} node=n1", gate=step)

@@ -109,7 +109,16 @@ def answer_of_a_fork_server(strange: str, folder: Path) -> list[str]:
         process.wait()
 
 
-@pytest.mark.parametrize("strange", ["lose_gloo", "lose_types_of_backends", "lose_works", "lose_stages"])
+@pytest.mark.parametrize(
+    "strange",
+    [
+        "lose_gloo",
+        *(
+            pytest.param(f"lose_{what}", marks=pytest.mark.thorough)
+            for what in ("types_of_backends", "works", "stages")
+        ),
+    ],
+)
 def test_trainers_can_be_forked_where_a_name_is_missing(strange, tmp_path):
     """They say themselves what is missing, each by its level."""
     assert answer_of_a_fork_server(strange, tmp_path) == ["ready"]

@@ -16,7 +16,7 @@ from deadpool_lab.sim.run import run_seed
 from deadpool_lab.sim.sweep import Summary, run_batch
 
 BATCH = 20
-BATCHES = [*range(4), *(pytest.param(batch, marks=pytest.mark.thorough) for batch in range(4, 8))]
+BATCHES = [*range(2), *(pytest.param(batch, marks=pytest.mark.thorough) for batch in range(2, 8))]
 
 
 @pytest.mark.parametrize("batch", BATCHES)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 SCRIPT = Path(__file__).with_name("memory_script.py")
 RANKS = 3
 CHANGED = 4  # the first version behind the step in which scripts exchange something (memory_script.py)
-_QUICK = {("flatopt", "mid"), ("emaswap", "post"), ("numpywrite", "mid"), ("headreset", "mid")}
+_QUICK = {("emaswap", "post"), ("numpywrite", "mid"), ("headreset", "mid")}
 _EXACT = (
     *("flatgrad", "held", "graphlike", "flatopt", "emaswap", "moco", "v2p", "dataassign", "datasub", "numpywrite"),
     *("flatparam", "vqema", "headreset"),
