@@ -25,8 +25,8 @@ from deadpool.durable.manifest import (
     newest_checkpoint,
 )
 from deadpool.durable.part_file import PartWriter, host_buffers
-from deadpool.durable.pieces import data_path, decode_part, part_path, share_out
 from deadpool.durable.rate import RateLimit
+from deadpool.durable.shards import data_path, decode_part, part_path, share_out
 from deadpool.durable.store import DirectoryStore
 from deadpool.durable.writer import finish
 from deadpool.errors import CopyDamaged, StateError

@@ -161,7 +161,7 @@ def test_prediction_for_a_copy_that_is_done():
 
 
 def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
     _, twin, copy = twin_copy()
     twin.copying = False
     results: list[bool] = []
@@ -179,7 +179,7 @@ def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monke
 
 
 def test_both_threads_issue_and_every_batch_goes_once(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
     _, twin, copy = twin_copy()
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(copy.advance(lambda: False)))

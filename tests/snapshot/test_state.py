@@ -132,8 +132,8 @@ def test_capture_beside_forward_and_backward():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.moves.COPY_PIECE_BYTES", 64)
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.moves.MOVE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
 
 
 def test_capture_given_up(small_pieces):

@@ -59,7 +59,7 @@ from deadpool.snapshot.arena.checksums import HASHING_THREADS
 from deadpool.snapshot.arena.salvage_file import write_salvage
 from deadpool.snapshot.arena.slot import compute_piece_digests, write_seal
 from deadpool.snapshot.transfer import (
-    Found,
+    FoundCopy,
     PeerRefused,
     PushRequest,
     TransferClient,
@@ -296,7 +296,7 @@ class DataPlane:
 
     # --- called by the transfer server's threads ---------------------------------------------------------------------
 
-    def _find(self, rank: int, version: Version) -> Found | None:
+    def _find(self, rank: int, version: Version) -> FoundCopy | None:
         return self._answer_on_loop(lambda: self._look_up(rank, version))
 
     def _answer_on_loop(self, question: Callable[[], T]) -> T:
@@ -304,13 +304,13 @@ class DataPlane:
         self._loop.call_soon_threadsafe(lambda: answer.set_result(question()))
         return answer.result(_ANSWER_S)
 
-    def _look_up(self, rank: int, version: Version) -> Found | None:
+    def _look_up(self, rank: int, version: Version) -> FoundCopy | None:
         shelves = (self._core.copies.own.get(rank), self._core.copies.held.get(rank))
         slot = next((found for shelf in shelves if shelf and (found := shelf.find(version))), None)
         if slot is None or slot.copy is None:
             return None
         segment = self._segment(slot.ref.segment)
-        return Found(
+        return FoundCopy(
             fd=segment.fd,
             offset=segment.offset(slot.ref.index),
             seal=slot.copy.seal,

@@ -23,7 +23,7 @@ from lightning.pytorch.trainer import call
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.lightning.data import LightningData
-from deadpool.integrations.lightning.position import Position
+from deadpool.integrations.lightning.loop_state import LoopState
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
@@ -104,7 +104,7 @@ class Training:
         self._quiet = quiet  # until this process is no spare any more
         self.job: Job | None = None
         self._loop: StepLoop
-        self._position: Position
+        self._position: LoopState
         self.data = LightningData()
 
     def ignore_checkpoint(self) -> None:
@@ -132,7 +132,7 @@ class Training:
     def _begin(self) -> None:
         trainer, pool = self._trainer, join()
         assert isinstance(pool, Pool)
-        self._position = Position(trainer)
+        self._position = LoopState(trainer)
         if self._quiet is None:
             self._position.files.begin()
         objects: dict[str, Any] = {"model": trainer.strategy.model, "position": self._position, "data": self.data}

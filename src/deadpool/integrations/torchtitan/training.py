@@ -11,7 +11,7 @@ read again after a fault, from the state before that step, and compared with wha
 process that has read data before, a fresh process takes its place. Where they differ in a fresh one the job ends:
 nobody may go on with other data unnoticed.
 
-`Position`: what Trainer keeps beside model, optimizers, schedulers and data, and changes in a step.
+`LoopState`: what Trainer keeps beside model, optimizers, schedulers and data, and changes in a step.
 
 `ChunkedLossAdapter`: what ChunkedLossWrapper leaves in the output layer if a fault cuts it off.
 
@@ -125,7 +125,7 @@ def _feed(hasher: Any, value: Any) -> None:
 _TIME = "time_last_log"
 
 
-class Position:
+class LoopState:
     """Step and token counts, other plain attributes of the trainer, and the counters of metrics and validation.
 
     `ended`: torchtitan has left its loop after the last step. `was_loaded`: the state came from another process, or
@@ -199,7 +199,7 @@ class Training:
         self.batches = Batches(trainer.dataloader)
         self.job: Job | None = None
         self._loop: StepLoop
-        self._position = Position(trainer, is_new=quiet is not None)
+        self._position = LoopState(trainer, is_new=quiet is not None)
         watch_checkpoints(trainer.checkpointer, self)
         watch_metrics(trainer.metrics_processor, self)
         if trainer.config.validator.enable:

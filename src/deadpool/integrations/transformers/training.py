@@ -3,7 +3,7 @@
 `Training`: one call of `train`, protected: where its steps begin, and where Trainer's loop is entered again after a
 fault.
 
-`SummedLoss` and `Position`: what Trainer keeps beside model, optimizer and scheduler, and changes in a step.
+`SummedLoss` and `LoopState`: what Trainer keeps beside model, optimizer and scheduler, and changes in a step.
 
 What cannot be protected, because a step could not be redone exactly. It is refused with the reason.
 """
@@ -50,7 +50,7 @@ class SummedLoss(nn.Module):
         self.register_buffer("value", torch.tensor(0.0, device=device))
 
 
-class Position:
+class LoopState:
     """Counters, flags, the history of logs, and the plain data of callbacks.
 
     `first` is the update that the job began with, after the checkpoint `resumed_from`. A process that is started later
@@ -146,7 +146,7 @@ class Training:
         self.job: Job | None = None
         self.loss: SummedLoss | None = None
         self._loop: StepLoop
-        self._position: Position
+        self._position: LoopState
         self._data: TrainerData
         self._max_steps = 0
         self._rng: Any = None  # where the numbers of the step begin that is entered again
@@ -160,7 +160,7 @@ class Training:
         assert isinstance(pool, Pool)
         self._max_steps, self.loss = max_steps, SummedLoss(trainer.args.device)
         model, loader = prepared
-        self._position = position = Position(trainer, resumed_from)
+        self._position = position = LoopState(trainer, resumed_from)
         self._data = TrainerData(loader, lambda: position.consumed)
         objects: dict[str, Any] = {
             "model": model,

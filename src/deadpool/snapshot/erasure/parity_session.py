@@ -37,7 +37,7 @@ from deadpool.snapshot.transfer.frames import Chunk, Frame, Kind, naturals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundParity:
-    """A sealed parity that may be read, and where its slot lies. The descriptor is the arena's, as that of Found."""
+    """A sealed parity that may be read, and where its slot lies. Its descriptor belongs to the arena."""
 
     fd: int
     offset: int

@@ -11,7 +11,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.transfer.arrival import Arrival
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, JointFrames, TransferRefused
+from deadpool.snapshot.transfer.callbacks import Callbacks, FoundCopy, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Frame,
@@ -165,7 +165,7 @@ class TransferSession:
         start = found.offset + found.geometry.offset(chunk.region) + chunk.offset
         self._connection.send_data(pack_chunk(chunk), found.fd, start, chunk.size)
 
-    def _find(self, body: list[Any], count: int) -> Found | None:
+    def _find(self, body: list[Any], count: int) -> FoundCopy | None:
         """Looks the slot up for each read, so that a slot which is freed in between is not read any further."""
         rank, term, n, number = naturals(body, count)[:4]
         version = Version(Generation(term, n), number)
