@@ -14,9 +14,9 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from deadpool.errors import WireError
+from deadpool.protocol.identity import Message
 from deadpool.wire.codec import Framer, decode, encode, frame
 
 _CREDENTIALS = struct.Struct("iII")
@@ -28,7 +28,7 @@ class AgentEnd:
     """One trainer, seen from its agent. Callbacks run on the event loop."""
 
     def __init__(
-        self, sock: socket.socket, on_message: Callable[[AgentEnd, Any], None], on_lost: Callable[[AgentEnd], None]
+        self, sock: socket.socket, on_message: Callable[[AgentEnd, Message], None], on_lost: Callable[[AgentEnd], None]
     ) -> None:
         self._sock, self._on_message, self._on_lost = sock, on_message, on_lost
         self._loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ class AgentEnd:
         sock.setblocking(False)
         self._loop.add_reader(sock, self._readable)
 
-    def send(self, message: Any, descriptor: int | None = None) -> None:
+    def send(self, message: Message, descriptor: int | None = None) -> None:
         if self._open:
             self._outbox.append((frame(encode(message)), descriptor))
             self._flush()
@@ -104,11 +104,11 @@ class TrainerEnd:
     def agent_pid(self) -> int:
         return _peer(self._sock)[0]
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Message) -> None:
         with self._lock, contextlib.suppress(OSError):  # the reading thread sees the end and acts on it
             self._sock.sendall(frame(encode(message)))
 
-    def messages(self) -> Iterator[tuple[Any, Callable[[], int]]]:
+    def messages(self) -> Iterator[tuple[Message, Callable[[], int]]]:
         """Each message with a way to take the descriptor that came with it. Ends when the agent is gone."""
         framer, descriptors = Framer(), deque[int]()
         while True:
@@ -139,7 +139,7 @@ class TrainerListener:
     """The socket that the trainers of one node connect to."""
 
     def __init__(
-        self, name: str, on_message: Callable[[AgentEnd, Any], None], on_lost: Callable[[AgentEnd], None]
+        self, name: str, on_message: Callable[[AgentEnd, Message], None], on_lost: Callable[[AgentEnd], None]
     ) -> None:
         self.name = name
         self._on_message, self._on_lost = on_message, on_lost

@@ -29,11 +29,13 @@ from deadpool.protocol.causes import Refusal
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
+    Contribute,
     CutStreams,
     DataEffect,
     FeatureEffect,
     FetchCopy,
     HashSlot,
+    Push,
     PushCopy,
     RefuseOffer,
     ReleaseSegment,
@@ -81,7 +83,7 @@ class DataPlane:
         credentials: Credentials,
         post: Callable[[AgentInput], None],
         note: Callable[[Event], None],
-        midway: Callable[[PushCopy], Callable[[], None] | None],
+        midway: Callable[[Push], Callable[[], None] | None],
         deadline_s: float,
         priority: ThreadPriority,
         kept: Path,
@@ -177,7 +179,7 @@ class DataPlane:
                 self._submit(self._hash, effect)
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
-            case PushCopy():
+            case PushCopy() | Contribute():
                 self._stream(functools.partial(self._push, midway=self._midway(effect)), effect)
             case FetchCopy(fetch=fetch) if fetch.fallback:
                 self._features.load(effect)
@@ -257,12 +259,17 @@ class DataPlane:
                 failure = f"rank {copy.seal.rank}: {error}"
         self._deliver(WrittenOut(ranks=tuple(written), folder=str(self._kept.resolve()), failure=failure))
 
-    def _push(self, effect: PushCopy, midway: Callable[[], None] | None) -> None:
+    def _push(self, effect: PushCopy | Contribute, midway: Callable[[], None] | None) -> None:
         seal, holder = effect.copy.seal, effect.holder
         began = time.monotonic()
         try:
-            push = self._push_copy if effect.group is None else self._joint.send
-            count = push(effect, midway)
+            match effect:
+                case PushCopy():
+                    count = self._push_copy(effect, midway)
+                case Contribute():
+                    count = self._joint.send(effect, midway)
+                case _ as never:
+                    assert_never(never)
         except DeadPoolError as error:
             refusal, reason = _refusal(error), str(error)
             failed = PushFailed(rank=seal.rank, version=seal.version, node=holder.node, refusal=refusal, reason=reason)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -22,7 +21,7 @@ from deadpool.protocol.agent.trainers.trainers import TrainerState
 _MEGABITS_PER_GIGABYTE = 8000.0
 
 
-def machine_facts(host: str) -> dict[str, Any]:
+def machine_facts(host: str) -> dict[str, object]:
     """Memory of the machine, and the speed that the network card of this address reports."""
     return {"memory_bytes": psutil.virtual_memory().total, "link_gbps": _link_gbps(host)}
 

@@ -28,7 +28,7 @@ from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
-from deadpool.trainer.protect import Pool, join
+from deadpool.trainer.protect import JobRank, join
 
 _BEGINNINGS = ("on_fit_start", "on_train_start", "on_train_epoch_start")
 
@@ -130,8 +130,8 @@ class Training:
         self._loop.next_step()
 
     def _begin(self) -> None:
-        trainer, pool = self._trainer, join()
-        assert isinstance(pool, Pool)
+        trainer, joined = self._trainer, join()
+        assert isinstance(joined, JobRank)
         self._position = LoopState(trainer)
         if self._quiet is None:
             self._position.files.begin()
@@ -140,7 +140,7 @@ class Training:
         objects |= {f"scheduler{index}": each.scheduler for index, each in enumerate(trainer.lr_scheduler_configs)}
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
             objects["scaler"] = scaler
-        self.job = pool.protect(**objects, **self.objects)
+        self.job = joined.protect(**objects, **self.objects)
         self._returned.begin(self.job)
         position = self._position
         self._loop = self.job.loop(lambda: _count_steps(trainer, position.first))

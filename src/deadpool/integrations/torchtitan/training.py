@@ -42,7 +42,7 @@ from deadpool.trainer.adapters import Adapter
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
-from deadpool.trainer.protect import Pool, join
+from deadpool.trainer.protect import JobRank, join
 
 _PATH = "dataloader.state_dict()"
 
@@ -261,8 +261,8 @@ class Training:
             )
 
     def _begin(self) -> None:
-        trainer, pool = self._trainer, join()
-        assert isinstance(pool, Pool)
+        trainer, joined = self._trainer, join()
+        assert isinstance(joined, JobRank)
         self.batches.begin_step()
         objects: dict[str, Any] = {"position": self._position, "data": self.batches}
         for name, parts in (
@@ -271,7 +271,7 @@ class Training:
             ("scheduler", trainer.lr_schedulers.schedulers),
         ):
             objects |= {f"{name}{index}": part for index, part in enumerate(parts)}
-        self.job = pool.protect(adapters=adapters_of(trainer), **objects, **self._objects)
+        self.job = joined.protect(adapters=adapters_of(trainer), **objects, **self._objects)
         self._returned.begin(self.job)
         self._loop = self.job.loop(lambda: 0 if self._position.ended else _NO_END)
         self._loop.enter()

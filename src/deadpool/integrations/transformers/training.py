@@ -35,7 +35,7 @@ from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import StepLoop
-from deadpool.trainer.protect import Pool, join
+from deadpool.trainer.protect import JobRank, join
 
 _NOT_STATE = frozenset({"train_dataset", "eval_dataset", "log_history", "_buffered_inputs"})
 
@@ -156,8 +156,8 @@ class Training:
     def begin(self, trainer: Any, prepared: tuple[nn.Module, Any], max_steps: int, resumed_from: str | None) -> None:
         if self.job is not None:
             raise ConfigError("train() was called a second time: a job has one loop")
-        pool = join()
-        assert isinstance(pool, Pool)
+        joined = join()
+        assert isinstance(joined, JobRank)
         self._max_steps, self.loss = max_steps, SummedLoss(trainer.args.device)
         model, loader = prepared
         self._position = position = LoopState(trainer, resumed_from)
@@ -174,7 +174,7 @@ class Training:
             objects["scaler"] = trainer.accelerator.scaler
         if generates(trainer):
             objects["generated"] = GeneratedBatches(trainer)
-        self.job = pool.protect(**objects, **self._objects)
+        self.job = joined.protect(**objects, **self._objects)
         self._returned.begin(self.job)
         self._loop = self.job.loop(lambda: max_steps - self._position.first)
 

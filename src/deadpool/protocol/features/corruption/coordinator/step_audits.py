@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coordinator.audit import FIRST_STEPS
@@ -225,7 +224,7 @@ class StepAudits:
         self.ended = reason
         self._job.out.emit("step_audits_ended", step=step, reason=reason)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         if not self._every:
             return {}
         told = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
