@@ -39,9 +39,8 @@ PIECE = 512
 _MODULES = (
     "protocol.seal",
     "snapshot.arena.checksums",
-    "snapshot.arena.checksums",
     "snapshot.transfer.frames",
-    "snapshot.transfer.incoming",
+    "snapshot.transfer.snapshot_arrival",
     "snapshot.erasure.rebuild",
 )
 
