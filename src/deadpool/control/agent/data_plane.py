@@ -233,6 +233,7 @@ class DataPlane:
             self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
 
     def _hash(self, effect: HashSlot) -> None:
+        """A joint copy is hashed by who makes it, and a snapshot of one rank here."""
         digest = self._joint.hash(effect)
         self._deliver(Hashed(slot=effect.slot, digest=self._hash_snapshot(effect) if digest is None else digest))
 
