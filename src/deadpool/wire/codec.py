@@ -38,7 +38,7 @@ def encode(message: Message) -> bytes:
 
 def decode(data: bytes) -> Message:
     try:
-        message = _DECODER.decode(data)
+        message: Message = _DECODER.decode(data)
         if isinstance(message, FreeFormMessage):
             _check_plain(msgspec.structs.astuple(message))
     except WireError:

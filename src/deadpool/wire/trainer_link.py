@@ -14,6 +14,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.protocol.identity import Message
@@ -108,7 +109,7 @@ class TrainerEnd:
         with self._lock, contextlib.suppress(OSError):  # the reading thread sees the end and acts on it
             self._sock.sendall(frame(encode(message)))
 
-    def messages(self) -> Iterator[tuple[Message, Callable[[], int]]]:
+    def messages(self) -> Iterator[tuple[Any, Callable[[], int]]]:
         """Each message with a way to take the descriptor that came with it. Ends when the agent is gone."""
         framer, descriptors = Framer(), deque[int]()
         while True:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from deadpool.events.event import Event
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.effects import Push
-from deadpool.protocol.identity import Message
 from deadpool.protocol.messages import Injected, Injection
 from deadpool.protocol.seal import Seal
 
@@ -28,7 +27,7 @@ class NodeInjections:
         self,
         trainers: NodeTrainers,
         *,
-        send: Callable[[str, Message], None],
+        send: Callable[[str, Injection], None],
         signal_trainer: Callable[[str, int], None],
         report: Callable[[Event], None],
     ) -> None:

@@ -37,7 +37,7 @@ class Announcement:
         self,
         folder: RunDir,
         address: Address,
-        facts: dict[str, object],
+        facts: dict[str, Any],
         *,
         is_leader: Callable[[], bool],
         tell: Callable[[Event], None],
@@ -87,8 +87,9 @@ class Announcement:
 
     def storage(self) -> dict[str, object] | None:
         """Describes the announcement that waits for the disk, for `deadpool status`. None means that it is written."""
-        told = {"what_waits": _WHAT, "node": None, "reason": self._reason, "waiting": 1, "dropped": 0}
-        return told if self._is_told else None
+        if not self._is_told:
+            return None
+        return {"what_waits": _WHAT, "node": None, "reason": self._reason, "waiting": 1, "dropped": 0}
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 

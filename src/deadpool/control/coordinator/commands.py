@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deadpool.config.checks import AUTO
@@ -34,8 +34,8 @@ class Commands:
         self._drains = DrainRpc(lambda: leadership.coordinator, feed=feed)
         self.examinations = ExaminationRpc(lambda: leadership.coordinator, send=send)
         self.last_fault: dict[str, Any] | None = None
-        self.standbys: Callable[[], dict[str, object] | None] = lambda: None
-        self.announced: Callable[[], dict[str, object] | None] = lambda: None  # why job.json is not written
+        self.standbys: Callable[[], Mapping[str, object] | None] = lambda: None
+        self.announced: Callable[[], Mapping[str, object] | None] = lambda: None  # why job.json is not written
 
     def answer(self, ask: Ask) -> Answer:
         if ask.what == DISMISS and not self._leadership.is_leader:

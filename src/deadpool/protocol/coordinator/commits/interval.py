@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from deadpool.protocol.causes import Miss, Widening
 from deadpool.protocol.coordinator.commits import interval_needs
@@ -198,7 +199,7 @@ class IntervalController:
             return
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
         cause = change.cause.value if change.cause is not None else None
-        detail: dict[str, object] = {"every": change.every, "from": start, "reason": change.reason, "widened_by": cause}
+        detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason, "widened_by": cause}
         self._job.out.emit("capture_interval", **detail)
         self._say_once(change)
         left_out_of = self._commits.timetable.newest.left_out_of

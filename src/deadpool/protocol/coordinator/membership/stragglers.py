@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.identity import Layout
@@ -45,7 +46,7 @@ class Straggler:
         seconds = f"{self.own_s:.3f} s, their median is {self.usual_s:.3f} s"
         return f"works {self.factor:.1f} times as long at a step as the other nodes: {seconds}"
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """Describes the straggler for status and events."""
         seconds = {"own_s": self.own_s, "usual_s": self.usual_s, "step_s": self.step_s}
         rounded = {name: round(value, 4) for name, value in seconds.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.coordinator.commits.commits import Commits
@@ -189,7 +190,7 @@ class RetryLimit:
             "the node out, and start again"
         )
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """The same for the event log."""
         return {
             "faults": [f"{fault.cause}: {fault.text}" for fault in self._faults],

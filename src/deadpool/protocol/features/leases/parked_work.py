@@ -28,7 +28,7 @@ class WorkState(Enum):
 
 
 class _Emit(Protocol):
-    def __call__(self, what: str, **detail: object) -> None: ...
+    def __call__(self, what: str, *, rank: int | None = None, step: int | None = None, **detail: object) -> None: ...
 
 
 class ParkedWork:
