@@ -100,10 +100,10 @@ def test_buffer_put_in_anew_each_step_keeps_plan_and_place():
     job.state = cloning(job)
     job.train(1)
     job.state.record()
-    plan = job.state._plan
+    bulk = job.state._bulk
     job.train(1)
     snapshot, digest = Snapshot(job.state), job.state.digest()
-    assert job.state._plan is plan
+    assert job.state._bulk is bulk
     job.train(1)
     snapshot.restore(job.state)
     assert job.state.digest() == digest
@@ -113,7 +113,7 @@ def test_small_tensors_of_a_kind_lie_side_by_side():
     job = Job()
     job.train(1)
     job.state.record()
-    entries = job.state._plan.layout.entries
+    entries = job.state._bulk.layout.entries
     scalars = [entry.key[3] for entry in entries if entry.shape == ()]
     tail = [entry.key[3] for entry in entries[-len(scalars) :]]
     assert set(tail) == {"step"} and len(tail) == len(scalars)
