@@ -16,7 +16,7 @@ from deadpool.errors import StateError
 from deadpool.snapshot.copying.moves import TensorCheck
 from deadpool.snapshot.record.layout import BulkRegion, Packer, SlotLayout, TensorEntry, encode_layout, packing_order
 from deadpool.snapshot.record.placement import CheckpointNames, RankSets, dtensor_spec_of
-from deadpool.snapshot.record.tensors import local_part, require_storable, shard_in
+from deadpool.snapshot.record.tensors import local_part, require_counted, require_storable, shard_in
 from deadpool.snapshot.state.buffers import BufferStage, Signature, signature_of
 from deadpool.snapshot.state.objects import Key, Objects, ProtectedOptimizer, describe
 
@@ -107,6 +107,8 @@ class BulkScanner:
         live += [LiveTensor(key, buffer, buffer, True) for key, buffer in buffers]
         for item in live:
             require_storable(item.tensor, describe(item.key))
+            if item.key[0] != "buffer":
+                require_counted(item.tensor, describe(item.key))
         ordered = sorted(live, key=_packing_order)
         locals_ = {item.key: local_part(item.tensor) for item in live}
         shards = {item.key: shard for item in live if (shard := shard_in(item.tensor)) is not None}

@@ -84,7 +84,8 @@ def _buffer(trees: ModuleTrees, entry: TensorEntry, placement: BufferPlace | Non
     """Returns the buffer that is placed or live if it fits, else a new one: a forward pass may have replaced it, or not
     made it yet."""
     live = module_of(trees, entry.key)._buffers.get(entry.key[3]) if placement is None else placement.target
-    if live is not None and live.device.type == entry.device_type and not _mismatch(entry, live):
+    fits = live is not None and live.device.type == entry.device_type and not _mismatch(entry, live)
+    if live is not None and fits and not live.is_inference():
         return live
     if entry.dtensor_spec is not None:
         raise StateError(f"{describe(entry.key)}: a DTensor buffer changed its shape, it cannot be put back")

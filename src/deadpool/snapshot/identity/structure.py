@@ -231,7 +231,7 @@ def _shape(param: Tensor) -> object:
     """A parameter of a lazy module has none yet, and is refused when its plan is made."""
     if is_lazy(param):
         return ()
-    return tuple(param.shape), dtensor_spec_of(param, "parameter")
+    return tuple(param.shape), param.dtype, dtensor_spec_of(param, "parameter")
 
 
 def _is_sharded(param: Tensor | None) -> bool:

@@ -80,6 +80,14 @@ def require_storable(tensor: Tensor, name: str) -> None:
         raise StateError(f"{name} is a {type(tensor).__name__}: tensor subclasses other than DTensor cannot be stored")
 
 
+def require_counted(tensor: Tensor, name: str) -> None:
+    """Raises a StateError for a tensor of torch's inference mode: nothing tells when a step writes into it."""
+    if tensor.is_inference():
+        raise StateError(
+            f"{name} was made in torch.inference_mode(), where torch counts no writes: use torch.no_grad() there"
+        )
+
+
 def integer_view(local: Tensor) -> Tensor:
     """Returns a view of the same memory, shape and strides as integers of the same size."""
     return local.view(_SAME_SIZE_DTYPE[local.dtype.itemsize])

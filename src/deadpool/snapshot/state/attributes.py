@@ -29,6 +29,7 @@ from itertools import accumulate, chain, compress
 from operator import itemgetter
 from typing import Any, cast
 
+import numpy as np
 from torch import nn
 
 from deadpool.snapshot.state.cures import is_off
@@ -36,6 +37,7 @@ from deadpool.snapshot.state.objects import ModuleTrees, Objects
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _NUMBERS = frozenset((int, float, complex))
+_OF_NUMPY = (np.number, np.bool_)
 _CONTAINERS = frozenset((dict, list, set, OrderedDict, defaultdict, deque))
 _OF_TORCH = frozenset(vars(nn.Module()))
 _WRAPPERS = frozenset(("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule"))
@@ -186,11 +188,18 @@ def _plain(module: nn.Module) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_plain, value)))
+    """A product with a number of numpy is one of numpy's too."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN or isinstance(value, _OF_NUMPY)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in _NUMBERS or isinstance(value, np.number)
 
 
 def _flags(module: nn.Module) -> dict[str, Any]:
-    return {name: each for name, each in _plain(module).items() if type(each) not in _NUMBERS}
+    return {name: each for name, each in _plain(module).items() if not _is_number(each)}
 
 
 def _kind(module: nn.Module) -> str:
@@ -216,7 +225,7 @@ def _is_same(one: Any, other: Any) -> bool:
 def _set(module: nn.Module, wanted: dict[str, Any], *, everything: bool) -> None:
     live = vars(module)
     for name, value in wanted.items():
-        if everything or type(value) in _NUMBERS:
+        if everything or _is_number(value):
             live[name] = value
     if everything:
         for name in _plain(module).keys() - wanted.keys():

@@ -133,7 +133,8 @@ def _put(trees: ModuleTrees, key: Key, value: Tensor) -> None:
     """Writes in place if the live buffer fits; a forward pass may have put another tensor there, or None."""
     module, name = module_of(trees, key), key[3]
     live = module._buffers.get(name)
-    if live is not None and dense_part(local_part(live)).shape == value.shape and live.dtype == value.dtype:
+    fits = live is not None and dense_part(local_part(live)).shape == value.shape and live.dtype == value.dtype
+    if live is not None and fits and not live.is_inference():
         dense_part(local_part(live)).copy_(value)
     elif live is not None and is_dtensor(live):
         raise StateError(f"{key[1]}.{key[2]}.{name}: a DTensor buffer changed its shape, it cannot be put back")

@@ -93,8 +93,11 @@ def _restore_buffers(path: str, module: nn.Module, stored: dict[str, Tensor | No
 
 
 def overwrite(live: Tensor, value: Tensor) -> bool:
-    """Writes the value into the live tensor and returns whether it fits."""
+    """Writes the value into the live tensor and returns whether it fits. Torch refuses to write into a tensor that was
+    made in its inference mode."""
     local = local_part(live)
+    if local.is_inference():
+        return False
     if is_sparse(local) or is_sparse(value):
         return overwrite_sparse(live, value)
     if local.shape != value.shape or local.dtype != value.dtype:

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deadpool.errors import StateError
+
 
 def capture_rng() -> dict[str, Any]:
     """Returns the states of all generators, in types that the record codec knows."""
@@ -31,10 +33,21 @@ def capture_rng() -> dict[str, Any]:
 
 def restore_rng(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
+    _restore_numpy(state["numpy"])
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         _restore_cuda(state["cuda"])
+
+
+def _restore_numpy(state: dict[str, Any]) -> None:
+    """A script may have given numpy's global functions another bit generator in a later step."""
+    kind = state["bit_generator"]
+    if np.random.get_state(legacy=False)["bit_generator"] != kind:
+        made = getattr(np.random, kind, None)
+        if made is None:
+            raise StateError(f"numpy's global functions drew from {kind}, which numpy does not have: use its own ones")
+        np.random.set_bit_generator(made())
+    np.random.set_state(state)
 
 
 def _capture_cuda() -> dict[str, Any] | None:

@@ -96,10 +96,10 @@ def _counts(tensors: list[Tensor]) -> list[int]:
 
 def _elements(tensors: list[Tensor]) -> list[list[Any]]:
     """Waits for a device, in the few steps in which a guard looks."""
-    return [_sample(each) for each in tensors[:: max(1, len(tensors) // _TENSORS)][:_TENSORS]]
+    return [sample_of(each) for each in tensors[:: max(1, len(tensors) // _TENSORS)][:_TENSORS]]
 
 
-def _sample(tensor: Tensor) -> list[Any]:
+def sample_of(tensor: Tensor) -> list[Any]:
     if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.numel() == 0:
         return []
     with torch.no_grad():

@@ -6,17 +6,23 @@ Nothing is written, called or consumed here.
 
 from __future__ import annotations
 
+import argparse
+import contextvars
 import functools
 import gc
 import operator
+import threading
 import types
+import weakref
 import zlib
-from collections import deque
+from collections import ChainMap, UserDict, deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from deadpool.trainer.guards.carried_gradients import is_of_script, is_own_class
 
@@ -25,6 +31,7 @@ CONTAINERS = (list, tuple, dict, set, deque)
 _MOST_ITEMS = 64  # of longer containers only the last items are compared, and the length
 _LAST_ITEMS = 2
 _SAMPLE_BYTES = 4096  # of an array of numpy
+_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, WeakIdKeyDictionary, UserDict, ChainMap)
 _BUILTIN_ITERATORS = ("builtins", "itertools")
 
 
@@ -48,6 +55,10 @@ def content_of(value: Any) -> object:
         return DictEntries(
             len(value), {key: None if isinstance(each, PLAIN) else id(each) for key, each in _items(value)}
         )
+    if isinstance(value, functools._lru_cache_wrapper):
+        return DictEntries(value.cache_info().currsize, {})
+    if isinstance(value, bytearray):
+        return len(value), zlib.crc32(value[:_SAMPLE_BYTES])
     if isinstance(value, CONTAINERS):
         return len(value), [id(each) for _, each in _items(value) if not isinstance(each, PLAIN)]
     if isinstance(value, types.GeneratorType):
@@ -70,6 +81,14 @@ def parts_of(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.GeneratorType):
         if value.gi_frame is not None and not value.gi_running and is_of_script(value.gi_code.co_filename):
             yield from ((f"{place}:{name}", each) for name, each in value.gi_frame.f_locals.items())
+    elif isinstance(value, contextvars.ContextVar):
+        yield place, value.get(None)
+    elif isinstance(value, (threading.local, types.SimpleNamespace, argparse.Namespace)):
+        yield from ((f"{place}.{name}", each) for name, each in vars(value).items())
+    elif isinstance(value, _MAPPINGS):
+        yield from ((f"{place}~{index}", each) for index, each in enumerate(islice(value.values(), _MOST_ITEMS)))
+    elif isinstance(value, functools._lru_cache_wrapper):
+        yield place, value.__wrapped__
     elif _is_builtin_iterator(value):
         yield from ((f"{place}~{index}", each) for index, each in enumerate(gc.get_referents(value)))
     elif isinstance(value, type):
@@ -94,10 +113,11 @@ def _parts_of_function(place: str, function: types.FunctionType) -> Iterator[tup
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
-    """Returns all items, or the last ones of a long container, because it grows there."""
+    """Returns all items, or the last ones of a long container, because it grows there. Keys that are objects, such as
+    parameters, are counted."""
     if isinstance(value, dict):
         items = list(value.items()) if len(value) <= _MOST_ITEMS else []
-        return [(key, each) for key, each in items if isinstance(key, (str, int))]
+        return [(key if isinstance(key, (str, int)) else at, each) for at, (key, each) in enumerate(items)]
     if isinstance(value, set):
         return [(each, each) for each in value if isinstance(each, (str, int))] if len(value) <= _MOST_ITEMS else []
     first = 0 if len(value) <= _MOST_ITEMS else len(value) - _LAST_ITEMS

@@ -21,8 +21,9 @@ from deadpool.snapshot.record.tensors import local_part
 from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_gradients import frames_of_script, is_of_script, is_own_class
 from deadpool.trainer.guards.fingerprints import is_known_kind
+from deadpool.trainer.guards.hidden_places import SavedValues, module_places, process_settings
 from deadpool.trainer.guards.rebound import OF_MODULES, Binding, BindingKind, Owners, cells_of, has_compiled
-from deadpool.trainer.guards.script_objects import CONTAINERS, PLAIN, attributes_of, content_of, numbers_in, parts_of
+from deadpool.trainer.guards.script_objects import CONTAINERS, PLAIN, content_of, parts_of
 from deadpool.trainer.guards.state_in_variables import loop_stores
 
 _DEPTH = 6  # of attributes, containers and closures below a variable
@@ -62,6 +63,10 @@ class ScriptWalk:
     def values(self) -> dict[ScriptPlace, object]:
         for name, each in self._stateful.items():
             self._go_through_holder(name, each)
+        for each in self._state.optimizers:
+            self._go_through_holder(type(each).__name__, each)
+        for name, each in process_settings():
+            self._note(name, (), each)
         frames = frames_of_script()
         for frame in frames:
             if frame.f_locals is not frame.f_globals:
@@ -77,6 +82,11 @@ class ScriptWalk:
 
     def _go_through_modules(self) -> None:
         """Protected modules of the script: snapshots have no tensors in their attributes."""
+        for root, path, module in self._modules:
+            for place, owner, value in module_places(".".join(filter(None, (type(root).__name__, path))), module):
+                self.seen.append(owner)
+                self._variable, self._limit = place, min(len(self._found) + MOST_OF_A_VARIABLE, MOST_PLACES)
+                self._go_through(place, value, (id(owner),), _DEPTH)
         if has_compiled():
             return
         for root, path, module in self._modules:
@@ -109,17 +119,15 @@ class ScriptWalk:
                 self._go_through(prefix + name, value, way, _DEPTH)
 
     def _go_through_holder(self, name: str, holder: Any) -> None:
-        """Notes the numbers of a protected object of the script that its state does not have."""
+        """Notes what a protected object of the script holds and its state does not have."""
         if not is_own_class(type(holder)):
             return
-        numbers = {key: each for key, each in attributes_of(holder).items() if type(each) in (int, float)}
-        if not numbers:
-            return
-        saved = set(numbers_in(holder.state_dict(), _DEPTH))
-        for key, each in numbers.items():
-            if each not in saved:
-                self._of_holders.add(ScriptPlace(f"{name}.{key}", (id(holder),)))
-                self._note(f"{name}.{key}", (id(holder),), each)
+        saved = SavedValues(holder, lambda tensor: _memory(tensor) in self._memory)
+        for key, value, content in saved.unsaved():
+            way = (id(holder),) if isinstance(value, PLAIN) else (id(holder), id(value))
+            self.seen += [] if isinstance(value, PLAIN) else [value]
+            self._of_holders.add(ScriptPlace(f"{name}.{key}", way))
+            self._note(f"{name}.{key}", way, content)
 
     def _go_through(self, place: str, value: Any, way: tuple[int, ...], depth: int) -> None:
         if isinstance(value, PLAIN):
