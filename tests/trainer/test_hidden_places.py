@@ -51,7 +51,8 @@ def smooth_gradients(weight: Tensor) -> None:
 def of_a_hook_of_a_parameter(told: Told) -> None:
     model = nn.Linear(2, 2)
     smooth_gradients(model.weight)
-    for _ in steps(told, model=model):
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in steps(told, model=model, optimizer=optimizer):
         model(torch.ones(1, 2)).sum().backward()
         model.weight.grad = None
 
@@ -72,8 +73,10 @@ class Remembering(nn.Module):
 
 
 def of_a_module(told: Told) -> None:
+    """That a protected object leads to the model saves none of it."""
     model = Remembering()
-    for _ in steps(told, model=model):
+    average = Average(model)
+    for _ in steps(told, model=model, average=average):
         model(torch.randn(3, 2))
 
 
@@ -181,6 +184,7 @@ class Average:
     """Its state has copies."""
 
     def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.weights = list(model.parameters())
         self.shadow = [each.detach().clone() for each in self.weights]
 

@@ -64,7 +64,7 @@ class CarriedValues:
         rebound = [key for key, value in walk.bindings.items() if self._is_rebound(key, id(value))]
         if moved or rebound:
             held = held_ids(self._state, walk.loaders)
-            moved = [place for place in moved if walk.is_of_holder(place) or held.isdisjoint(place.way)]
+            moved = [place for place in moved if walk.is_of_holder(place) or held.isdisjoint(walk.may_be_held(place))]
             moved = [place for place in moved if not walk.is_protected(place)]
             rebound = [key for key in rebound if key.owner_id not in held and not walk.is_protected(key)]
         self._objects = walk.objects

@@ -47,6 +47,7 @@ class ScriptWalk:
         self._protected = {*(id(each) for _, _, each in self._modules), *state.param_ids, *map(id, state.holders)}
         self._ids: set[int] = set()
         self._of_holders: set[ScriptPlace] = set()
+        self._owner_ids: set[int] = set()  # protected modules and parameters that lead to places which no snapshot has
         self._found: dict[ScriptPlace, object] = {}
         self._tensors: dict[ScriptPlace, Tensor] = {}
         self.seen: list[object] = []
@@ -59,6 +60,10 @@ class ScriptWalk:
 
     def is_of_holder(self, place: ScriptPlace) -> bool:
         return place in self._of_holders
+
+    def may_be_held(self, place: ScriptPlace) -> set[int]:
+        """Returns the objects on the way to a place that a protected object may save."""
+        return set(place.way) - self._owner_ids
 
     def values(self) -> dict[ScriptPlace, object]:
         for name, each in self._stateful.items():
@@ -85,6 +90,7 @@ class ScriptWalk:
         for root, path, module in self._modules:
             for place, owner, value in module_places(".".join(filter(None, (type(root).__name__, path))), module):
                 self.seen.append(owner)
+                self._owner_ids.add(id(owner))
                 self._variable, self._limit = place, min(len(self._found) + MOST_OF_A_VARIABLE, MOST_PLACES)
                 self._go_through(place, value, (id(owner),), _DEPTH)
         if has_compiled():

@@ -273,7 +273,9 @@ class StateInVariables:
 
 
 def held_ids(state: ProtectedState, more_loaders: Iterable[Any] = ()) -> set[int]:
-    """Everything that protected objects lead to. A generator of a loader is the loader's business."""
+    """Everything that protected objects lead to, but not by way of protected modules, whose holders save none of
+    them. A generator of a loader is the loader's business."""
+    modules = {id(part) for each in state.modules for part in each.modules()}
     loaders = [*find_objects(frames_of_script(), lambda each: isinstance(each, DataLoader)).values(), *more_loaders]
     saving = (part for each in state.modules for part in each.modules() if _saves_more(part))
     level: list[Any] = [*state.holders, *loaders, *saving]
@@ -281,7 +283,7 @@ def held_ids(state: ProtectedState, more_loaders: Iterable[Any] = ()) -> set[int
     for _ in range(_DEPTH):
         inner = {id(part): part for each in level for part in _inside(each) if id(part) not in held}
         held |= inner.keys()
-        level = list(inner.values())
+        level = [part for part in inner.values() if id(part) not in modules]
         if len(held) > _MOST:
             break
     return held
