@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from state_job import Snapshot
 from torch import nn, ones
@@ -45,6 +46,18 @@ def test_what_a_step_changed_is_there_again(trial):
     assert math.copysign(1, other.temperature) == -1 and other.limits == (2, (math.inf, b"x"))
     assert other.is_warm is True and math.isnan(other.bonus)
     assert not hasattr(other, "later") and not hasattr(other, "table")
+
+
+def test_numbers_of_numpy_are_numbers(trial):
+    """A temperature that numpy anneals becomes one, and the flag of a module with another cache is left alone."""
+    module, state, other, other_state = trial
+    module.temperature, module.is_warm = module.temperature * np.exp(-1.0), np.bool_(True)
+    module.cache[1] = 1
+    snapshot = Snapshot(state)
+    module.temperature *= np.float64(0.5)
+    other.cache.clear()
+    snapshot.restore(other_state)
+    assert type(other.temperature) is np.float64 and other.temperature == np.exp(-1.0)
 
 
 def test_what_a_step_changed_back_is_as_at_first(trial):

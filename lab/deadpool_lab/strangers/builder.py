@@ -46,6 +46,7 @@ class ScriptBuilder:
     skips_errors: bool = False  # an error of a fault may be taken for one of a batch, and told as such
 
     flat: bool = False  # no main(): everything at the top level
+    start: str = "main()"
     backend: str = "gloo"
     imports: list[str] = field(default_factory=list)
     constants: dict[str, str] = field(default_factory=dict)
@@ -204,7 +205,8 @@ def script_text(builder: ScriptBuilder, title: str) -> str:
     if builder.flat:
         main = "\n".join(indented(body, 0))
     else:
-        main = "def main():\n" + "\n".join(indented(body)) + '\n\n\nif __name__ == "__main__":\n    main()'
+        start = "\n".join(indented([builder.start]))
+        main = "def main():\n" + "\n".join(indented(body)) + f'\n\n\nif __name__ == "__main__":\n{start}'
     sections = [_head(builder, title), _constants(builder), *builder.helpers, _RECORD, main]
     return "\n\n\n".join(section for section in sections if section) + "\n"
 

@@ -47,6 +47,7 @@ class Kind:
     moments: tuple[str, ...] = _MOMENTS
     victims: Victims = "any"
     keeps: tuple[str, ...] = ()
+    stops: bool = False  # half of these scripts have a trainer stopped (SIGSTOP), too
     real_torchrun: bool = False  # the forked launcher waits for a process that ends in a way of its own
 
     @property

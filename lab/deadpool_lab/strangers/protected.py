@@ -9,7 +9,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,9 @@ class _Injector:
         target: dict[str, Any] = {"rank": injection.rank}
         if injection.whole_node:
             target = {"node": self.view.seats[injection.position]}
+        if injection.stops:
+            self._stop(self.view.seats[injection.position], injection.rank)
+            return
         if injection.whole_node and injection.at is None:
             self._processes.kill_node(target["node"])
             return
@@ -229,6 +232,14 @@ class _Injector:
             self._run.ask(self._job.run_dir, "kill", **target, at=injection.at, step=step)
         except (DeadPoolError, OSError) as error:
             self._run.missed.append(f"{injection}: {error}")
+
+    def _stop(self, node: str, rank: int) -> None:
+        """It looks like a hang: the job ends the process, and another one takes its rank."""
+        pids = [each.pid for each in self.view.trainers.get(node, ()) if each.rank == rank]
+        if not pids or not self._processes.is_part_of(node, pids[0]):
+            self._run.missed.append(f"trainer of rank {rank} stopped: it was not there")
+            return
+        self._processes.stop(pids[0])
 
     def count(self, events: list[dict[str, Any]]) -> None:
         """Counts, after the end, which faults were injected."""
@@ -263,6 +274,7 @@ class PlannedInjection:
     at: str | None
     step: int | None  # of a later injection: so many steps after the newest completed one
     delay_s: float = 0.0
+    stops: bool = False  # the trainer gets SIGSTOP, from outside
 
     @property
     def order(self) -> str:
@@ -272,6 +284,8 @@ class PlannedInjection:
 
     def __str__(self) -> str:
         target = f"node of rank {self.rank}" if self.whole_node else f"trainer of rank {self.rank}"
+        if self.stops:
+            return f"{target} stopped"
         when = "from outside" if self.at is None else f"at {self.at}"
         return f"{target} {when}" + ("" if self.step is None else f" of step {self.step}")
 
@@ -290,7 +304,10 @@ def _draw_for_kind(script: Script, kind: Kind) -> list[PlannedInjection]:
     before any fault."""
     rng = random.Random(f"injections {kind.name} {script.seed} {script.number}")
     first = _draw_kind_injection(rng, script, kind, rng.randint(*_KIND_STEPS))
-    return [first] if rng.random() < 0.7 else [first, _draw_kind_injection(rng, script, kind, rng.randint(1, 2))]
+    injections = [first] if rng.random() < 0.7 else [first, _draw_kind_injection(rng, script, kind, rng.randint(1, 2))]
+    if kind.stops and rng.random() < 0.5:
+        injections.append(replace(first, whole_node=False, at=None, step=None, stops=True))
+    return injections
 
 
 def _draw_kind_injection(rng: random.Random, script: Script, kind: Kind, step: int) -> PlannedInjection:

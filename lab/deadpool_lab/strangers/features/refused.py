@@ -87,6 +87,21 @@ def _lazy(builder: ScriptBuilder) -> None:
     builder.refused = "is not initialised yet (lazy module): run one forward pass before protect()"
 
 
+def _inference_state(builder: ScriptBuilder) -> None:
+    builder.extras.append("with torch.inference_mode():\n    kept = {'mean': torch.zeros(WIDTH)}")
+    builder.protected["kept"] = "kept"
+    builder.refused = "was made in torch.inference_mode()"
+
+
+def _quantized_buffer(builder: ScriptBuilder) -> None:
+    builder.extras.append(
+        "levels = nn.Module()\n"
+        'levels.register_buffer("low", torch.quantize_per_tensor(torch.zeros(WIDTH), 0.05, 0, torch.qint8))'
+    )
+    builder.protected["levels"] = "levels"
+    builder.refused = "quantized tensor (torch.qint8) cannot be stored"
+
+
 REFUSED = [
     Feature("REFUSED: a lazy module that was not run", _lazy),
     Feature("REFUSED: a plain DataLoader's iterator", _plain_loader),
@@ -100,4 +115,6 @@ REFUSED = [
     Feature("REFUSED: debug level DETAIL", _detail),
     Feature("REFUSED: a claim for nobody", _unknown_claim),
     Feature("REFUSED: a state that is code", _not_storable),
+    Feature("REFUSED: tensors of inference mode", _inference_state),
+    Feature("REFUSED: a quantized buffer", _quantized_buffer),
 ]

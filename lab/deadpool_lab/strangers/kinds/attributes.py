@@ -151,12 +151,14 @@ ATTRIBUTES = [
     Kind(
         name="rl",
         about="an environment with numpy's PCG64, random.Random and a deque",
+        stops=True,
         write=_environment,
         brings=frozenset({"own_data"}),
     ),
     Kind(
         name="inbackward",
         about="an optimizer for each parameter, stepped in the backward pass",
+        stops=True,
         write=_in_backward,
         brings=frozenset({"own_reduce", "own_optimizer"}),
     ),

@@ -96,13 +96,6 @@ def _inference_buffer(builder: ScriptBuilder) -> None:
     builder.model.append("model = nn.Sequential(Centred(), nn.Tanh(), nn.Linear(WIDTH, WIDTH))")
 
 
-def _inference_optimizer(builder: ScriptBuilder) -> None:
-    builder.optimizers.append("optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)")
-    builder.protect(optimizer="optimizer")
-    builder.update = ["with torch.inference_mode():\n    optimizer.step()"]
-    builder.zero = ["optimizer.zero_grad()"]
-
-
 LATER = [
     Kind(
         name="todouble",
@@ -116,7 +109,7 @@ LATER = [
         about="torch's default dtype changes in step 3",
         write=_default_dtype,
         rules=_CARRIED,
-        brings=_OWN_MODEL | {"own_data"},
+        brings=_OWN_MODEL | {"own_data", "alone"},
     ),
     Kind(name="numpybits", about="numpy's functions get another bit generator in step 3", write=_bit_generator),
     Kind(name="lategroup", about="a group made in step 3", write=_group, rules=("late_groups",)),
@@ -126,11 +119,4 @@ LATER = [
     Kind(name="tie", about="weights are tied in step 3", write=_tied, rules=_REPLACED, brings=_OWN_MODEL),
     Kind(name="chdirlate", about="the working directory changes in step 3", write=_directory, rules=_CARRIED),
     Kind(name="inferencebuf", about="a buffer that inference mode makes", write=_inference_buffer, brings=_OWN_MODEL),
-    Kind(
-        name="inferenceopt",
-        about="an optimizer that steps in inference mode",
-        write=_inference_optimizer,
-        rules=("unexplained",),
-        brings=frozenset({"own_optimizer"}),
-    ),
 ]

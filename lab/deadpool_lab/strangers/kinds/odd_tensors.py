@@ -147,20 +147,23 @@ ODD_TENSORS = [
     Kind(
         name="odd",
         about="complex, float8, int8, uint16, bool, empty, 0-dim, transposed, channels_last and conjugated tensors",
+        stops=True,
         write=_odd,
         brings=_OWN_MODEL | {"own_reduce", "own_optimizer"},
     ),
     Kind(
         name="embeddingbag",
         about="EmbeddingBag with sparse gradients, and SparseAdam",
+        stops=True,
         write=_embedding_bag,
         brings=_OWN_MODEL | {"own_reduce", "own_optimizer"},
     ),
     Kind(
         name="orthogonal",
         about="orthogonal parametrizations, cached, with activation checkpointing",
+        stops=True,
         write=_orthogonal,
         brings=_OWN_MODEL,
     ),
-    Kind(name="many", about="1,000 parameters", write=_many, brings=_OWN_MODEL | {"own_reduce"}),
+    Kind(name="many", about="1,000 parameters", stops=True, write=_many, brings=_OWN_MODEL | {"own_reduce"}),
 ]

@@ -154,6 +154,38 @@ def _no_home(builder: ScriptBuilder) -> None:
     builder.environment["HOME"] = "/proc/nowhere"
 
 
+def _gone_directory(builder: ScriptBuilder) -> None:
+    builder.need("import shutil", "import tempfile")
+    builder.before_loop.append("os.chdir(place := tempfile.mkdtemp())\nshutil.rmtree(place)")
+
+
+def _in_a_thread(builder: ScriptBuilder) -> None:
+    builder.need("import threading")
+    builder.flat = False
+    builder.start = "training = threading.Thread(target=main)\ntraining.start()\ntraining.join()"
+
+
+_AVERAGE_OF_A_WORKER = """
+    {begin} average(model, world_size):
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+"""
+
+
+def _in_a_task(builder: ScriptBuilder) -> None:
+    builder.need("import asyncio")
+    builder.helper(_AVERAGE_OF_A_WORKER.format(begin="async def"))
+    builder.reduce = ["asyncio.run(average(model, world_size))"]
+
+
+def _in_a_pool(builder: ScriptBuilder) -> None:
+    builder.need("from concurrent.futures import ThreadPoolExecutor")
+    builder.helper(_AVERAGE_OF_A_WORKER.format(begin="def"))
+    builder.before_loop.append("workers = ThreadPoolExecutor(1)")
+    builder.reduce = ["workers.submit(average, model, world_size).result()"]
+
+
 SURROUNDINGS = [
     Kind(
         name="forkexit",
@@ -205,4 +237,21 @@ SURROUNDINGS = [
         brings=_ALONE | {"own_reduce", "own_optimizer"},
     ),
     Kind(name="nohome", about="a HOME that cannot be written", write=_no_home),
+    Kind(name="gonecwd", about="a working directory that is gone", write=_gone_directory),
+    Kind(
+        name="inthread", about="training in a thread, for which the main one waits", write=_in_a_thread, brings=_ALONE
+    ),
+    Kind(
+        name="asynctask",
+        about="gradients reduced in an asyncio task",
+        write=_in_a_task,
+        brings=_ALONE | {"own_reduce"},
+    ),
+    Kind(
+        name="pooled",
+        about="gradients reduced in a ThreadPoolExecutor",
+        write=_in_a_pool,
+        brings=_ALONE | {"own_reduce"},
+        moments=("forward", "backward", "optimizer"),
+    ),
 ]

@@ -180,6 +180,8 @@ def _tensor(value: Tensor) -> bytes:
         return _pack(parts_of(value))
     if device.type == "meta" or value.layout != torch.strided:
         raise _CannotStoreError(f"tensor on {device} with layout {value.layout} cannot be stored")
+    if value.is_quantized:
+        raise _CannotStoreError(f"quantized tensor ({value.dtype}) cannot be stored: keep its integers and its scale")
     dense = dense_part(value.detach())
     parts = [dtype_name(value.dtype), list(dense.shape), device_name(device), value.requires_grad, to_bytes(dense)]
     return _pack(parts if dense.shape == value.shape else [*parts, list(value.shape)])

@@ -76,6 +76,10 @@ def require_storable(tensor: Tensor, name: str) -> None:
         raise StateError(f"{name} is on the meta device: materialise it (to_empty) before protect()")
     if tensor.layout != torch.strided:
         raise StateError(f"{name} has layout {tensor.layout}: only strided tensors can be stored")
+    if tensor.is_quantized:
+        raise StateError(
+            f"{name} is quantized ({tensor.dtype}), so its bytes lack its scale: keep integers and a scale"
+        )
     if not is_dtensor(tensor) and hasattr(tensor, "__tensor_flatten__"):
         raise StateError(f"{name} is a {type(tensor).__name__}: tensor subclasses other than DTensor cannot be stored")
 
