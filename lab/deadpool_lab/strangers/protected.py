@@ -234,7 +234,7 @@ class _Injector:
             self._run.missed.append(f"{injection}: {error}")
 
     def _stop(self, node: str, rank: int) -> None:
-        """It looks like a hang: the job ends the process, and another one takes its rank."""
+        """Stops a trainer, which looks like a hang: the job ends the process, and another one takes its rank."""
         pids = [each.pid for each in self.view.trainers.get(node, ()) if each.rank == rank]
         if not pids or not self._processes.is_part_of(node, pids[0]):
             self._run.missed.append(f"trainer of rank {rank} stopped: it was not there")

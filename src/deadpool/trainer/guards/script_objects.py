@@ -86,7 +86,7 @@ def parts_of(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (threading.local, types.SimpleNamespace, argparse.Namespace)):
         yield from ((f"{place}.{name}", each) for name, each in vars(value).items())
     elif isinstance(value, _MAPPINGS):
-        yield from ((f"{place}~{index}", each) for index, each in enumerate(islice(value.values(), _MOST_ITEMS)))
+        yield from ((f"{place}~{index}", each) for index, each in enumerate(_values_of(value)))
     elif isinstance(value, functools._lru_cache_wrapper):
         yield place, value.__wrapped__
     elif _is_builtin_iterator(value):
@@ -97,6 +97,11 @@ def parts_of(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif is_own_class(type(value)):
         yield from ((f"{place}.{name}", each) for name, each in attributes_of(value).items())
         yield type(value).__name__, type(value)
+
+
+def _values_of(mapping: Any) -> Iterator[Any]:
+    """Yields the first values of a mapping whose keys may be any objects."""
+    yield from islice(mapping.values(), _MOST_ITEMS)
 
 
 def _parts_of_function(place: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
