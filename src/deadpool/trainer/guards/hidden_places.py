@@ -88,7 +88,7 @@ def process_settings() -> Iterator[tuple[str, object]]:
     yield "torch.backends.cudnn.benchmark", torch.backends.cudnn.benchmark
     with contextlib.suppress(OSError):  # the directory may be gone
         yield "os.getcwd()", os.getcwd()  # noqa: PTH109 (a string, as the script gets it)
-    for name, each in os.environ.items():
+    for name, each in list(os.environ.items()):
         if not name.startswith(_SET_BY_OTHERS):
             yield f"os.environ[{name}]", each
 
