@@ -46,7 +46,7 @@ def _restore_numpy(state: dict[str, Any]) -> None:
         made = getattr(np.random, kind, None)
         if made is None:
             raise StateError(f"numpy's global functions drew from {kind}, which numpy does not have: use its own ones")
-        np.random.set_bit_generator(made())
+        np.random.set_bit_generator(made())  # type: ignore[attr-defined]  # the types of numpy lack it
     np.random.set_state(state)
 
 
