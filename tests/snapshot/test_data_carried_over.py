@@ -220,6 +220,33 @@ def test_a_batch_behind_an_error_is_refused():
     assert len(next(iter(loader))) == 4
 
 
+class DrawsEach(Sampler[int]):
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield int(torch.randint(ROWS, (1,), generator=self._generator))
+
+
+def test_an_order_that_shares_its_generator_with_what_steps_draw_is_refused():
+    shared = torch.Generator()
+    loader: DataLoader[Any] = DataLoader(Rows(), batch_size=4, sampler=DrawsEach(shared))
+    DataPosition("data", loader)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    torch.rand(1, generator=shared)
+    with pytest.raises(ConfigError, match=r"its order \(BatchSampler\) draws from a generator from which others draw"):
+        next(batches)
+    shuffled: DataLoader[Any] = DataLoader(Rows(), batch_size=4, shuffle=True, generator=shared)
+    DataPosition("data", shuffled)
+    batches = iter(shuffled)
+    torch.rand(1, generator=shared)
+    with pytest.raises(ConfigError, match="from which others draw in between"):
+        next(batches)
+
+
 class Noise:
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator

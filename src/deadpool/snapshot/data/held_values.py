@@ -85,6 +85,9 @@ class HeldValues:
         held = [_get(slot) for slot in self._slots.values()]
         return [each for each in held if isinstance(each, _GENERATORS)]
 
+    def states_of_generators(self) -> list[bytes | None]:
+        return [_encoded(each) for each in self.generators()]
+
     def read_all(self) -> dict[str, bytes]:
         """Returns lists, arrays and files too: what an epoch begins with."""
         return self.read_sequences() | self.read()

@@ -75,7 +75,7 @@ class TorchIterators:
         start.data = self.data_held.read_all()
         iteration.start, iteration.workers = start, {}
         iteration.iterators = list(self._held_iterators().values())
-        self._make(iteration, DrawOrder(self._name, self._sampler, start))
+        self._make(iteration, DrawOrder(self._name, self._sampler, start, self.order_held.states_of_generators))
 
     def _begin_with_same_workers(self, iteration: Iteration, before: Start) -> None:
         start = Start(before.made, before.made_with, Generators.now().encoded(), self.order_held.read_all())
@@ -195,7 +195,7 @@ class TorchIterators:
                 Generators.decoded(start.again).restore()
                 self.order_held.write_all(start.again_with or {})
 
-        order = DrawOrder(self._name, self._sampler, start, begin_order)
+        order = DrawOrder(self._name, self._sampler, start, self.order_held.states_of_generators, begin_order)
         order.goes_back = True
         states = iteration.workers if keeps else start.workers
         if self._has_indices:
@@ -224,6 +224,8 @@ class TorchIterators:
             iteration.order, iteration.inner = order, type(loader)._get_iterator(loader)
         finally:
             vars(loader)[name], loader.worker_init_fn = sampler, own
+        if not loader.num_workers and order.newest is not None:
+            order.newest.note_own()  # torch has drawn a seed
         if self._reads_stream:
             self._stream.watch(iteration)
 

@@ -54,8 +54,8 @@ def require_own_generators(stateful: Mapping[str, object], objects: Mapping[str,
         held = {id(each) for each in position.held_generators()}
         if found := held & users.keys():
             raise ConfigError(
-                f"{name}: it holds a generator of random numbers that {users[found.pop()]} holds, too: give each loader a "
-                "generator of its own, which comes back with the loader and is not passed beside it"
+                f"{name}: it holds a generator of random numbers that {users[found.pop()]} holds, too: give each "
+                "loader a generator of its own, which comes back with the loader and is not passed beside it"
             )
         users |= dict.fromkeys(held, name)
 
