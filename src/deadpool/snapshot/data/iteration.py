@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from deadpool.errors import ConfigError
 from deadpool.snapshot.data.generators import Generators
 from deadpool.snapshot.data.kept_batches import Draw, Draws
 from deadpool.snapshot.data.order import DrawOrder, Start
@@ -41,6 +42,7 @@ class Iteration:
         self.passes_over = False
         self.was_loaded = False  # the dataset's own state, and no batch was drawn since
         self.workers: dict[int, bytes] = {}
+        self.iterators: list[object] = []  # that dataset, collator and sampler held when it began
         self.begin_as(0)
 
     def begin_as(self, number: int) -> None:
@@ -73,6 +75,12 @@ class Iteration:
 
     def take(self) -> Any:
         """Returns the next batch of torch's iterator. One that was cut off in the midst of it is used no more."""
+        if self._is_cut:
+            raise ConfigError(
+                f"{self._owner._name}: an error came out of the loader, and another batch was asked of the same "
+                "iterator: how much of its order was used up is not known. Let the dataset or the collator handle what "
+                "is broken"
+            )
         self.before, self._is_cut = Generators.now(), True
         try:
             data = next(self.inner)

@@ -30,6 +30,7 @@ class KeptBatch:
     def __init__(self, batch: Any) -> None:
         self._tensors: list[tuple[Tensor, int]] = []
         self.nbytes = 0
+        self.pointers: list[int] = []
         try:
             self._batch: Any = _copied(batch, self._note)
             self._is_kept = True
@@ -40,6 +41,10 @@ class KeptBatch:
     def is_unchanged(self) -> bool:
         return self._is_kept and all(tensor._version == version for tensor, version in self._tensors)
 
+    def forget(self) -> None:
+        """Its memory holds a later batch: numpy, which torch does not count, may have written it there."""
+        self._batch, self._is_kept = None, False
+
     def batch(self) -> Any:
         """Returns it in new containers: a step may take entries out of them."""
         return _copied(self._batch, lambda _: None)
@@ -48,6 +53,8 @@ class KeptBatch:
         self.nbytes += leaf.nbytes
         if isinstance(leaf, Tensor):
             self._tensors.append((leaf, leaf._version))
+            if leaf.numel():
+                self.pointers.append(leaf.data_ptr())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +76,26 @@ class Draws:
     def __init__(self, first: int) -> None:
         self._draws: list[Draw] = []
         self._first, self._bytes = first, 0
+        self._in_memory: dict[int, KeptBatch] = {}  # the newest with a tensor at that address
 
     def add(self, draw: Draw, needed: int) -> None:
         """`needed` of the newest are kept whatever they take."""
         self._draws.append(draw)
+        for pointer in set(draw.kept.pointers):
+            if (earlier := self._in_memory.get(pointer)) is not None:
+                earlier.forget()
+            self._in_memory[pointer] = draw.kept
         self._bytes += draw.kept.nbytes
         while len(self._draws) > needed and (self._bytes > MOST_BYTES or len(self._draws) > MOST_BATCHES):
-            self._bytes -= self._draws.pop(0).kept.nbytes
-            self._first += 1
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        kept = self._draws.pop(0).kept
+        self._bytes -= kept.nbytes
+        self._first += 1
+        for pointer in kept.pointers:
+            if self._in_memory.get(pointer) is kept:
+                del self._in_memory[pointer]
 
     def since(self, index: int) -> list[Draw] | None:
         """Returns the draws from there on; None: not all of them are there."""
@@ -91,7 +110,7 @@ def _copied(value: Any, note: Callable[[Any], None]) -> Any:
     if isinstance(value, Tensor):
         note(value)
         return value
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         note(value)
         return value.copy()
     if isinstance(value, _PLAIN):

@@ -54,11 +54,19 @@ class Start:
 
 
 class DrawOrder:
-    """`on_begin` is called whenever an iterator asks for the order, with how often it has."""
+    """`on_begin` is called whenever an iterator asks for the order, with how often it has. `own` gives the states of
+    the generators that the samplers hold."""
 
-    def __init__(self, name: str, sampler: Any, start: Start, on_begin: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        sampler: Any,
+        start: Start,
+        own: Callable[[], list[bytes | None]],
+        on_begin: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self.name, self.sampler, self.start = name, sampler, start
-        self._on_begin = on_begin
+        self._on_begin, self.own = on_begin, own
         self._begun = 0
         self.skip = 0
         self.first: deque[ToState] = deque()  # what comes before the indices
@@ -86,6 +94,7 @@ class _Indices:
     def __init__(self, order: DrawOrder) -> None:
         self._order, self._left = order, iter(order.sampler)
         self._next = 0
+        self._own: list[bytes | None] | None = None  # the samplers' generators behind the last draw
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -101,7 +110,23 @@ class _Indices:
         while self._next < index:
             self._draw()
 
+    def note_own(self) -> None:
+        self._own = self._order.own()
+
     def _draw(self) -> Any:
+        before = self._order.own()
+        value = self._draw_next()
+        after = self._order.own()
+        each = zip(self._own or (), before, after, strict=False)
+        if not self._order.goes_back and any(left != found and found != moved for left, found, moved in each):
+            raise ConfigError(
+                f"{self._order.name}: its order ({type(self._order.sampler).__name__}) draws from a generator from "
+                "which others draw in between, and could not be drawn again after a fault: give it one of its own"
+            )
+        self._own = after
+        return value
+
+    def _draw_next(self) -> Any:
         index, start = self._next, self._order.start
         if self._order.goes_back and index in start.notes:
             with aside():

@@ -85,6 +85,11 @@ class DataPosition:
             return self._given_again.popleft()
         if not iteration.has_begun:
             self.begin(iteration)
+        if iteration is not self._current and not iteration.has_ended:
+            raise ConfigError(
+                f"{self._name}: a batch was asked of an iterator after the loader had begun another one: only the "
+                "newest has a position. Make a loader for each, and pass both to protect()"
+            )
         if iteration.target is not None:
             self._reach(iteration, iteration.target)
         if iteration.replay:
@@ -139,6 +144,9 @@ class DataPosition:
     def owns(self, iterator: object) -> bool:
         return self._current is not None and self._current.inner is iterator
 
+    def held_generators(self) -> list[object]:
+        return [*self._torch.order_held.generators(), *self._torch.data_held.generators()]
+
     def _place(self) -> tuple[int, bool]:
         iteration = self._current
         if iteration is None or not iteration.has_begun:
@@ -157,12 +165,15 @@ class DataPosition:
         iteration = self._current
         used, ended = self._place()
         state: dict[str, Any] = {"mark": [self._here, self._count], "at": [used, ended], "first": list(self._first)}
-        over: dict[str, Any] = {"data": self._torch.data_held.read(), "order": self._torch.order_held.read()}
         if iteration is None or used == NOT_BEGUN:
-            return state | over | {"start": None, "ahead": [], "workers": {}, "source": None}
+            return state | self._between_epochs() | {"start": None, "ahead": [], "workers": {}, "source": None}
         if ended:
             start = iteration.start.plain() if self._loader.persistent_workers else None
-            return state | over | {"start": start, "ahead": [], "workers": iteration.workers, "source": None}
+            return (
+                state
+                | self._between_epochs()
+                | {"start": start, "ahead": [], "workers": iteration.workers, "source": None}
+            )
         place = iteration.target or self._torch.describe(iteration, used)
         return state | {
             "start": place.start.plain(),
@@ -173,6 +184,9 @@ class DataPosition:
             "source": place.source,
         }
 
+    def _between_epochs(self) -> dict[str, Any]:
+        return {"data": self._torch.data_held.read_all(), "order": self._torch.order_held.read_all()}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         (here, count), (used, ended) = state["mark"], state["at"]
         iteration, is_here = self._current, here == self._here
@@ -182,8 +196,8 @@ class DataPosition:
         began = self._count
         self._count, self._is_unclaimed, self._is_left = count, False, ended and self._enters_again
         if state["order"] is not None:
-            self._torch.order_held.write(state["order"])
-            self._torch.data_held.write(state["data"])
+            self._torch.order_held.write_all(state["order"])
+            self._torch.data_held.write_all(state["data"])
         elif is_here and began != count:
             self._write_as_before(count + 1)
         self._first = list(state["first"])
@@ -230,8 +244,8 @@ class DataPosition:
     def _write_as_before(self, number: int) -> None:
         """The next iteration had begun, and begins again with what samplers and data held then."""
         if (later := self._earlier.start_of(number)) is not None:
-            self._torch.order_held.write(later.again_with if later.again_with is not None else later.made_with)
-            self._torch.data_held.write(later.data)
+            self._torch.order_held.write_all(later.again_with if later.again_with is not None else later.made_with)
+            self._torch.data_held.write_all(later.data)
 
     def _require_order_of_workers(self, iteration: Iteration) -> None:
         if iteration.workers:

@@ -23,7 +23,7 @@ class Stream:
     def state(self, iteration: Iteration) -> list[Any] | None:
         """Returns the dataset's own state, where it has one, and whether it was read to its end: what it says then may
         be its beginning."""
-        if iteration.inner is None or not _says_where_it_is(self._dataset):
+        if iteration.inner is None or not says_where_it_is(self._dataset):
             return None
         return [iteration.inner._dataset_fetcher.ended, self._dataset.state_dict()]
 
@@ -51,7 +51,7 @@ class Stream:
             dataset._starting_state_dict = None
 
 
-def _says_where_it_is(dataset: Any) -> bool:
+def says_where_it_is(dataset: Any) -> bool:
     """A shuffled stream of Hugging Face's datasets does not: it drops what it has in its buffer when its state is
     loaded."""
     if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):

@@ -11,6 +11,7 @@ data held then, and is brought to the place:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from torch.utils.data import IterableDataset, IterDataPipe
@@ -21,7 +22,7 @@ from deadpool.snapshot.data.held_values import HeldValues
 from deadpool.snapshot.data.iteration import Iteration, Target
 from deadpool.snapshot.data.kept_batches import Draw, Draws, KeptBatch
 from deadpool.snapshot.data.order import DrawOrder, Start
-from deadpool.snapshot.data.stream import Stream
+from deadpool.snapshot.data.stream import Stream, says_where_it_is
 from deadpool.snapshot.data.workers import Made, ToState, WorkerStart
 
 
@@ -36,26 +37,51 @@ class TorchIterators:
             but=lambda: (loader.dataset,),
         )
         self.data_held = HeldValues(lambda: {"dataset": loader.dataset, "collate_fn": loader.collate_fn})
+        self._require_no_iterators(self._held_iterators())
+
+    def _held_iterators(self) -> dict[str, object]:
+        """Workers that end with their epoch have copies of the dataset, which begin anew."""
+        loader = self._loader
+        in_data = {} if says_where_it_is(loader.dataset) else self.data_held.iterators
+        return {
+            **self.order_held.iterators,
+            **({} if loader.num_workers and not loader.persistent_workers else in_data),
+        }
+
+    def _require_no_iterators(self, found: Mapping[str, object]) -> None:
+        for path, each in found.items():
+            raise ConfigError(
+                f"{self._name}: {path} is an iterator ({type(each).__name__}) that epochs go on with where the one "
+                "before has left it, and no other process could be put there: make it in __iter__, or give the dataset "
+                "state_dict() and load_state_dict()"
+            )
+
+    def _require_fresh_iterators(self, iteration: Iteration) -> None:
+        """The first batch of an epoch is made: iterators that were held when it began have been replaced."""
+        self.order_held.look()
+        self.data_held.look()
+        earlier = {id(each) for each in iteration.iterators}
+        self._require_no_iterators({path: each for path, each in self._held_iterators().items() if id(each) in earlier})
 
     # --- an epoch begins ---------------------------------------------------------------------------------------------
 
     def begin(self, iteration: Iteration) -> None:
         """Makes an iterator for a new epoch, or lets that of the epoch before begin again, with its workers."""
         before = iteration.start
-        self.order_held.look()
-        self.data_held.look()
         if before is not None and self._loader.persistent_workers:
             self._begin_with_same_workers(iteration, before)
             return
-        start = Start(made=Generators.now().encoded(), made_with=self.order_held.read())
-        start.data = self.data_held.read()
+        start = Start(made=Generators.now().encoded(), made_with=self.order_held.read_all())
+        start.data = self.data_held.read_all()
         iteration.start, iteration.workers = start, {}
-        self._make(iteration, DrawOrder(self._name, self._sampler, start))
+        iteration.iterators = list(self._held_iterators().values())
+        self._make(iteration, DrawOrder(self._name, self._sampler, start, self.order_held.states_of_generators))
 
     def _begin_with_same_workers(self, iteration: Iteration, before: Start) -> None:
-        start = Start(before.made, before.made_with, Generators.now().encoded(), self.order_held.read())
-        start.data, start.workers = self.data_held.read(), iteration.workers
+        start = Start(before.made, before.made_with, Generators.now().encoded(), self.order_held.read_all())
+        start.data, start.workers = self.data_held.read_all(), iteration.workers
         iteration.start = start
+        iteration.iterators = list(self._held_iterators().values())
         if iteration.inner is not None:
             iteration.order.begin_naturally(start)
             iteration.inner._reset(self._loader)
@@ -68,6 +94,8 @@ class TorchIterators:
         """Draws the next batch, which may be ahead of its step, and notes all that it depends on."""
         held, source = self._held_by_data(), self._state_of_stream(iteration)
         data = iteration.take()
+        if iteration.drawn == 0 and iteration.iterators:
+            self._require_fresh_iterators(iteration)
         if iteration.was_loaded:
             iteration.was_loaded = False
             self._stream.forget_loaded_state()
@@ -121,7 +149,7 @@ class TorchIterators:
         iteration.draws = Draws(target.drawn)
         iteration.start, iteration.workers = target.start, dict(target.workers)
         with aside():
-            self.data_held.write(target.start.data)
+            self.data_held.write_all(target.start.data)
             if target.source is not None:
                 self._load_stream(iteration, target)
             else:
@@ -165,9 +193,9 @@ class TorchIterators:
         def begin_order(times: int) -> None:
             if start.again is not None and times == 2:
                 Generators.decoded(start.again).restore()
-                self.order_held.write(start.again_with or {})
+                self.order_held.write_all(start.again_with or {})
 
-        order = DrawOrder(self._name, self._sampler, start, begin_order)
+        order = DrawOrder(self._name, self._sampler, start, self.order_held.states_of_generators, begin_order)
         order.goes_back = True
         states = iteration.workers if keeps else start.workers
         if self._has_indices:
@@ -177,7 +205,7 @@ class TorchIterators:
         if workers and self._has_indices:
             order.first.extend(ToState() for _ in range(skip % workers))
         commands = len(order.first)
-        self.order_held.write(start.made_with)
+        self.order_held.write_all(start.made_with)
         Generators.decoded(start.made).restore()
         self._make(iteration, order)
         for _ in range(commands):
@@ -196,6 +224,8 @@ class TorchIterators:
             iteration.order, iteration.inner = order, type(loader)._get_iterator(loader)
         finally:
             vars(loader)[name], loader.worker_init_fn = sampler, own
+        if not loader.num_workers and order.newest is not None:
+            order.newest.note_own()  # torch has drawn a seed
         if self._reads_stream:
             self._stream.watch(iteration)
 

@@ -57,8 +57,13 @@ class WorkerState:
         self.worker = worker
         self._held: HeldValues | None = None
         self._told = b""
+        self._fetcher: Any = None  # there is one for each epoch
+        self._is_first = False
+        self._sequences: dict[str, bytes] = {}
 
     def begin(self, fetcher: Any) -> None:
+        if fetcher is not self._fetcher:
+            self._is_first, self._fetcher = True, fetcher
         if self._held is None:
             self._held = HeldValues(lambda: {"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn})
             self._told = self._encoded()
@@ -67,19 +72,24 @@ class WorkerState:
         assert self._held is not None
         generators, held = decode(state, "the state of a worker")
         Generators.decoded(generators).restore()
-        self._held.write(held)
+        self._held.write_all(held)
+        self._sequences = self._held.read_sequences()
         self._told = state
 
     def news(self) -> bytes | None:
-        state = self._encoded()
+        state, self._is_first = self._encoded(), False
         if state == self._told:
             return None
         self._told = state
         return state
 
     def _encoded(self) -> bytes:
+        """Lists and arrays are looked at with the first batch of an epoch."""
         assert self._held is not None
-        return encode([Generators.now().encoded(), self._held.read()], "the state of a worker")
+        if self._is_first:
+            self._sequences = self._held.read_sequences()
+        held = self._sequences | self._held.read()
+        return encode([Generators.now().encoded(), held], "the state of a worker")
 
 
 def _telling(original: Any, state: WorkerState) -> Any:

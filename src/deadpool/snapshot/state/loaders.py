@@ -12,6 +12,7 @@ that augments at random in workers is exact only if it draws from a generator th
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,6 +42,22 @@ def with_position(name: str, value: object) -> object:
         return value
     _require_exact(name, value)
     return LoaderPosition(name, value)
+
+
+def require_own_generators(stateful: Mapping[str, object], objects: Mapping[str, object]) -> None:
+    """A loader's generator is put where its batches need it: what others draw from it would be lost."""
+    others = {name: each for name, each in objects.items() if not isinstance(each, DataLoader)}
+    users = {id(part): name for name, each in others.items() for part in getattr(each, "__dict__", {}).values()}
+    for name, position in stateful.items():
+        if not isinstance(position, DataPosition):
+            continue
+        held = {id(each) for each in position.held_generators()}
+        if found := held & users.keys():
+            raise ConfigError(
+                f"{name}: it holds a generator of random numbers that {users[found.pop()]} holds, too: give each "
+                "loader a generator of its own, which comes back with the loader and is not passed beside it"
+            )
+        users |= dict.fromkeys(held, name)
 
 
 class LoaderPosition:

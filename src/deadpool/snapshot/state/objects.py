@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deadpool.errors import ConfigError, StateError
-from deadpool.snapshot.state.loaders import with_position
+from deadpool.snapshot.state.loaders import require_own_generators, with_position
 from deadpool.snapshot.state.optimizers import optimizers_in, require_nothing_beside, scalers_of
 
 _DICTS = (dict, OrderedDict, defaultdict)
@@ -140,6 +140,7 @@ def sort_objects(objects: Mapping[str, object]) -> Objects:
             scalers |= {f"{name}{path}": scaler for path, scaler in scalers_of(value).items()}
         else:
             stateful[name] = _require_stateful(name, with_position(name, value))
+    require_own_generators(stateful, objects)
     stateful |= {path: each for path, each in scalers.items() if all(each is not known for known in stateful.values())}
     return Objects(modules, optimizers, stateful, collect_params(modules, optimizers, {}))
 
