@@ -151,7 +151,7 @@ def _stop_if_hopeless(world: World) -> None:
 
 def _check_outcome(world: World) -> None:
     outcome = world.outcome
-    if world.checkers.corruption.is_unsolved:
+    if world.checkers.corruption.is_unsolved or world.checkers.step_audits.is_over:
         return
     if outcome is None and world.has_lost_majority and not world.has_running_job:
         return

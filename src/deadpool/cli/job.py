@@ -62,22 +62,30 @@ def _in_words(scheme: str, before: str) -> str:
 
 
 _ASK_S = 0.2
+_TWICE = 2
 
 
 @for_a_job()
 def audit(
     run: Path | None,
+    step: Annotated[
+        bool, typer.Option("--step", help="compute one of the next steps twice instead, and look for a device that errs")
+    ] = False,
     wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
     wait_s: WaitS = 600.0,
     json: Json = False,
 ) -> None:
     """Play a recovery without a loss, for one rank of each kind in turn: another process takes the rank, all ranks
     compute the last steps again, and digests of their state are compared. In a last one all ranks are cut off inside of
-    a step. Exit code 1: the script is not exact, or there was no verdict."""
+    a step. Exit code 1: the script is not exact, or there was no verdict. With --step no rank moves, and exit code 1
+    means that some rank has computed something else the second time."""
     from deadpool.cli.job_client import find_run_dir
 
     check_at_least(0, wait_s=wait_s)
     folder = find_run_dir(run)
+    if step:
+        _audit_step(folder, wait_s if wait else None, json=json)
+        return
     before = len(ask(folder, "status")["audit"]["verdicts"])
     ask(folder, "audit")
     if not wait:
@@ -95,6 +103,28 @@ def audit(
     if not is_whole:
         print("not every recovery could be played: the event audit_given_up says why", file=sys.stderr)
     if not is_whole or not all(each["exact"] for each in verdicts):
+        raise typer.Exit(1)
+
+
+def _audit_step(folder: RunDir, wait_s: float | None, *, json: bool) -> None:
+    ask(folder, "step_audit")
+    if wait_s is None:
+        print("{}" if json else "asked for: deadpool status will say up to which step is audited")
+        return
+    deadline = time.monotonic() + wait_s
+    while (state := ask(folder, "status")["step_audits"])["asked_for"]:
+        if time.monotonic() > deadline:
+            print(f"no verdict within {wait_s:g} s, the audit goes on: deadpool status will have it", file=sys.stderr)
+            raise typer.Exit(1)
+        time.sleep(_ASK_S)
+    if state["ended"]:
+        print(f"no step is audited any more: {state['ended']}", file=sys.stderr)
+        raise typer.Exit(1)
+    last = state["last"]
+    has_erred = last["computed"] > _TWICE
+    times = f"{last['computed']} times until two agreed: the event corruption_found names who has erred"
+    print(json_format.dumps(last) if json else f"step {last['step']} was computed {times if has_erred else 'twice, alike'}")
+    if has_erred:
         raise typer.Exit(1)
 
 

@@ -25,6 +25,7 @@ from deadpool_lab.sim.checking.recovery_checkers import (
     ProgressChecker,
     RehearsalChecker,
 )
+from deadpool_lab.sim.checking.step_audit_checker import StepAuditChecker
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.hosts import Host
@@ -43,6 +44,7 @@ class Checkers:
         self.protection = ProtectionChecker()
         self.shrink = ShrinkChecker(world)
         self.corruption = CorruptionChecker(world)
+        self.step_audits = StepAuditChecker(world)
         self._holdings = Holdings(world)
         self._loss_bound = LossBound(world)
         self._generation: Generation | None = None
@@ -146,6 +148,7 @@ class Checkers:
             fail("rule 30", f"{watermark} committed, and {lost}")
         else:
             self.corruption.on_commit(watermark)
+            self.step_audits.on_commit(watermark)
 
     def _check_schedule(self, schedule: Schedule, before: Permit) -> None:
         """Rule 4 (every rank captures the same versions): nothing that the permit has passed already, or that a rank
