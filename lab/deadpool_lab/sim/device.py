@@ -1,4 +1,4 @@
-"""A machine's device: it computes what it should, or errs without a word: in what ranks hold alike, or in steps that are
+"""A machine's device: it computes what it should, or errs without a word, in what ranks hold alike or in steps that are
 audited."""
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Device:
         return self._in_audit(Place.SUM, total[0]), total[1]
 
     def _in_audit(self, place: Place, number: int) -> int:
-        how = self._errs_in_audits.get(place, "")
-        if not how:
+        how, checker = self._errs_in_audits.get(place, ""), self._world.checkers.step_audits
+        if not how or not checker.is_under_way:
             return number
-        self._world.checkers.step_audits.on_error(self._node, place)
+        checker.on_error(self._node, place)
         self._world.log("world", "device has erred", {"node": self._node, "place": place.value})
         if how == ONCE:
             del self._errs_in_audits[place]

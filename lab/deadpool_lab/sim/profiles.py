@@ -126,7 +126,8 @@ def _step_audits(options: SeedOptions) -> SeedOptions:
     nodes = (2, 3, 3, 4)[options.seed % 4]
     return replace(
         options, nodes=nodes, holders=1, replicated=False, audit_every=3 + options.seed % 4, every=1, budget=0.0,
-        give_up=0.0, push_s=min(options.push_s, 0.5), spares=max(1, options.spares), calm_s=70.0,
+        give_up=0.0, push_s=0.1, push_failure=0.0, late=0.0, slots=4, latency_s=0.005, spares=max(1, options.spares),
+        calm_s=70.0,
     )  # fmt: skip
 
 

@@ -69,7 +69,8 @@ _TWICE = 2
 def audit(
     run: Path | None,
     step: Annotated[
-        bool, typer.Option("--step", help="compute one of the next steps twice instead, and look for a device that errs")
+        bool,
+        typer.Option("--step", help="compute one of the next steps twice instead, and look for a device that errs"),
     ] = False,
     wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
     wait_s: WaitS = 600.0,
@@ -123,7 +124,11 @@ def _audit_step(folder: RunDir, wait_s: float | None, *, json: bool) -> None:
     last = state["last"]
     has_erred = last["computed"] > _TWICE
     times = f"{last['computed']} times until two agreed: the event corruption_found names who has erred"
-    print(json_format.dumps(last) if json else f"step {last['step']} was computed {times if has_erred else 'twice, alike'}")
+    print(
+        json_format.dumps(last)
+        if json
+        else f"step {last['step']} was computed {times if has_erred else 'twice, alike'}"
+    )
     if has_erred:
         raise typer.Exit(1)
 
@@ -242,6 +247,7 @@ def flip(
     run: Path | None,
     rank: Annotated[int | None, typer.Option(help="the rank whose device errs")] = None,
     step: Annotated[int | None, typer.Option(help="the step in which it errs; 0 is the first one")] = None,
+    audited: Annotated[bool, typer.Option("--audited", help="instead: in the next step that is audited")] = False,
     what: Annotated[str, typer.Option(help=f"whose bit flips: {', '.join(FLIPS)}")] = "parameter",
     always: Annotated[bool, typer.Option("--always", help="in each later step too, whichever rank it serves")] = False,
     json: Json = False,
@@ -250,6 +256,8 @@ def flip(
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.config.orders import flip_order
 
+    if (step is None) != audited:
+        raise ConfigError("an error needs one step: give --step N, or --audited")
     order = flip_order(rank, what, step, lasts=always)
     asked = {"rank": rank, "signal": 0, "at": order.at, "step": step, "flip": what, "lasts": always}
     body = ask(find_run_dir(run), "kill", **asked)

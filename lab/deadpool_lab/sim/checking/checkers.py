@@ -138,6 +138,9 @@ class Checkers:
                 self._check_passed(before, permit)
             return
         watermark = permit.watermark
+        self.step_audits.on_permit(watermark)
+        if self.step_audits.is_over:
+            return
         if watermark is None or watermark.number < before.keep_from:
             fail("f", f"{watermark} committed, {before.keep_from} and newer were kept")
         elif missing := self._holdings.first_missing_copy(watermark):

@@ -125,9 +125,7 @@ class History:
         return initial(generation, rank, self.shard_of(rank), exact=self.exact)
 
     def stepped(self, state: State, total: Total, version: Version, rank: int) -> State:
-        return stepped(
-            state, total, version, rank, self.shard_of(rank), exact=self.exact, repeats=self._repeats
-        )
+        return stepped(state, total, version, rank, self.shard_of(rank), exact=self.exact, repeats=self._repeats)
 
     def _before(self, version: Version) -> Version:
         resume = self._resumed_from[version.generation]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from deadpool.protocol.features.corruption.coordinator.corruption import Corruption
 from deadpool.protocol.identity import Generation, Version
 from deadpool_lab.sim.checking import fail
 from deadpool_lab.sim.device import Place
@@ -24,18 +25,19 @@ class StepAuditChecker:
         self._erred: set[str] = set()  # nodes
         self._named: Counter[str] = Counter()  # nodes
         self._ordered_in: Generation | None = None  # None: no step is audited
-        self._errors: list[tuple[str, Place]] = []  # in the step that is audited
+        self._step = 0  # that is audited
+        self._errors: list[tuple[str, Place]] = []  # in that step
         self.is_over = False  # an error came where nobody could find it: nothing is to be expected from here on
+
+    @property
+    def is_under_way(self) -> bool:
+        """As the coordinator knows: a rank may not have heard that it is over."""
+        corruption = self._world.coordinator.features.find(Corruption)
+        return corruption is not None and corruption.step_audits.compares and self._world.leading_host.alive
 
     def on_error(self, node: str, place: Place) -> None:
         self._erred.add(node)
         self._errors.append((node, place))
-        if self._ordered_in is None:
-            self._end()
-
-    def _end(self) -> None:
-        self.is_over = True
-        self._world.clock.stop()
 
     # --- what the coordinator says ------------------------------------------------------------------------------------
 
@@ -43,6 +45,7 @@ class StepAuditChecker:
         match what:
             case "step_audit_ordered":
                 self._ordered_in, self._errors = self._world.coordinator.generation, []
+                self._step = detail["step"]
             case "step_audit_passed":
                 self._on_passed(detail["computed"])
             case "corruption_found":
@@ -54,11 +57,11 @@ class StepAuditChecker:
             case "step_audit_put_off":
                 self._on_put_off()
             case "step_audits_ended" if self._errors:
-                self._end()
+                self.is_over = True
             case "step_audits_ended":
                 fail("rule 35", f"no device has erred, and audits end: {detail['reason']}")
             case "took_over" if self._errors and self._ordered_in is not None:
-                self._end()  # the audit is lost with the coordinator
+                self.is_over = True  # the audit is lost with the coordinator
             case "took_over":
                 self._ordered_in = None
             case _:
@@ -84,9 +87,14 @@ class StepAuditChecker:
         is_first = self._ordered_in == self._world.coordinator.generation
         self._ordered_in = None
         if self._errors and is_first:
-            self._end()
+            self.is_over = True
 
     # --- what machines hold -------------------------------------------------------------------------------------------
+
+    def on_permit(self, watermark: Version | None) -> None:
+        """Ranks have waited for the fence for too many steps, and capture again: the audit is as good as put off."""
+        if self._errors and watermark is not None and watermark.generation == self._ordered_in:
+            self.is_over = self.is_over or watermark.number >= self._step
 
     def on_commit(self, version: Version) -> None:
         world = self._world

@@ -61,8 +61,7 @@ def first_that_changes_is_named(patch: Patch) -> None:
 
 def named_for_a_sum(patch: Patch) -> None:
     """Names whoever differs first, also where a sum has passed through others."""
-    real = OddOne.difference.fget
-    assert real is not None
+    real = vars(OddOne)["difference"].fget
 
     def found(self: OddOne) -> Difference:
         told = real(self)
@@ -98,7 +97,9 @@ MUTATIONS = [
     Mutation(74, "watermark is void too", watermark_is_void_too, rule=34, profile="corruption"),
     Mutation(75, "first that changes is named", first_that_changes_is_named, rule=34, profile="corruption"),
     Mutation(76, "named for a sum", named_for_a_sum, rule=35, profile="step_audits"),
-    Mutation(77, "redo believed for coming last", redo_is_believed_because_it_came_last, rule=35, profile="step_audits"),
+    Mutation(
+        77, "redo believed for coming last", redo_is_believed_because_it_came_last, rule=35, profile="step_audits"
+    ),
     Mutation(78, "one error is enough", one_error_is_enough, rule=35, profile="step_audits"),
     Mutation(79, "later computation is not void", later_computation_is_not_void, rule=35, profile="step_audits"),
 ]

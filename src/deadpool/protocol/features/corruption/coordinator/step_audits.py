@@ -118,12 +118,19 @@ class StepAudits:
         if self._job.generation != self._expected:
             return "a fault came first"
         steps, is_first = self._steps(), order.generation == self._expected
+        if is_first and order.number - 1 in self._job.commits.ledger.missed:
+            return "a rank has no copy of the version before it"
         patience = _PATIENCE_STEPS if is_first else 0
         if len(steps) < self._job.layout.world_size or min(steps) <= order.number + patience:
             return None
         if is_first and self._computed:
             return "the version before it was not committed in time"
         return "not all ranks have told what they computed"
+
+    @property
+    def compares(self) -> bool:
+        """Whether what ranks compute in this generation is compared."""
+        return self._order is not None and self._job.generation == self._expected
 
     def _steps(self) -> list[int]:
         return [step for member in self._job.members.values() for step in member.steps.values()]
@@ -257,6 +264,6 @@ class StepAudits:
     def facts(self) -> dict[str, Any]:
         if not (self._every or self._is_asked_for or self.last or self.ended):
             return {}
-        told = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
+        told: dict[str, Any] = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
         told |= {"asked_for": self._is_asked_for, "last": self.last}
         return {"step_audits": told}
