@@ -192,7 +192,8 @@ class InjectionTriggers:
         for injection in self._due_flips():
             if injection.flips in IN_STEP:
                 flip = in_step.get(injection.flips)
-                self._tell_flip(injection, flip is not None and flip.has_flipped)
+                if flip is not None or injection.at != AUDITED:  # else it came in the middle of the step: the next one
+                    self._tell_flip(injection, flip is not None and flip.has_flipped)
             else:
                 found = flip_bit(injection.flips, state.modules, state.optimizers, self._step)
                 self._tell_flip(injection, found)
