@@ -13,7 +13,7 @@ import typer
 from deadpool.cli.arguments import Figures, check_at_least, check_more_than, check_output, write_output
 
 if TYPE_CHECKING:
-    from deadpool_lab.corruption.campaign import Campaign, Outcome
+    from deadpool_lab.corruption.error_trial import ErrorTrial, Outcome
 
 
 def corruption(
@@ -30,7 +30,7 @@ def corruption(
     from deadpool.cli.job_client import ask
     from deadpool.control.launch.folder_lock import temporary_folder
     from deadpool.errors import ConfigError
-    from deadpool_lab.corruption.campaign import Campaign
+    from deadpool_lab.corruption.error_trial import ErrorTrial
     from deadpool_lab.corruption.plan import SHAPES, draw
 
     check_at_least(1, injections=injections)
@@ -43,15 +43,15 @@ def corruption(
     try:
         with temporary_folder("deadpool-corruption-") if keep is None else nullcontext(keep.resolve()) as folder:
             deadline = time.monotonic() + 60.0 * minutes
-            campaign = Campaign(SHAPES[layout], errors, folder, deadline, ask, _print_outcome)
-            campaign.run()
+            trial = ErrorTrial(SHAPES[layout], errors, folder, deadline, ask, _print_outcome)
+            trial.run()
     except KeyboardInterrupt:
         print("interrupted: all processes are ended and all files removed")
         raise typer.Exit(CODE_INTERRUPTED) from None
-    figures = _figures(campaign, seed, injections)
+    figures = _figures(trial, seed, injections)
     if out is not None:
         write_output(out, json_format.dumps(figures, indent=2) + "\n")
-    raise typer.Exit(_print_table(campaign, figures))
+    raise typer.Exit(_print_table(trial, figures))
 
 
 def _print_outcome(outcome: Outcome) -> None:
@@ -66,32 +66,32 @@ def _print_outcome(outcome: Outcome) -> None:
     )
 
 
-def _figures(campaign: Campaign, seed: int, asked: int) -> dict[str, Any]:
-    outcomes = campaign.outcomes
+def _figures(trial: ErrorTrial, seed: int, asked: int) -> dict[str, Any]:
+    outcomes = trial.outcomes
     return {
-        "layout": campaign.shape.layout,
+        "layout": trial.shape.layout,
         "seed": seed,
         "asked": asked,
         "injected": len(outcomes),
         "detected": sum(each.is_detected for each in outcomes),
         "named_rightly": sum(each.is_named_rightly for each in outcomes),
-        "bit_identical": not campaign.problems,
-        "problems": campaign.problems,
+        "bit_identical": not trial.problems,
+        "problems": trial.problems,
         "errors": [each.record() for each in outcomes],
     }
 
 
-def _print_table(campaign: Campaign, figures: dict[str, Any]) -> int:
+def _print_table(trial: ErrorTrial, figures: dict[str, Any]) -> int:
     print(f"\n{'flips':12}{'injected':>9}{'detected':>9}{'named':>7}{'to be named':>13}")
-    for flips in sorted({each.error.flips for each in campaign.outcomes}):
-        of_kind = [each for each in campaign.outcomes if each.error.flips == flips]
+    for flips in sorted({each.error.flips for each in trial.outcomes}):
+        of_kind = [each for each in trial.outcomes if each.error.flips == flips]
         detected, named = sum(each.is_detected for each in of_kind), sum(bool(each.named) for each in of_kind)
         wanted = sum(bool(each.expected) for each in of_kind)
         print(f"{flips:12}{len(of_kind):9}{detected:9}{named:7}{wanted:13}")
     same = "bit-identical to" if figures["bit_identical"] else "NOT THE SAME AS"
     counted = f"{figures['injected']} of {figures['asked']} errors injected, {figures['detected']} detected"
     print(f"{counted}; the end is {same} the undisturbed run")
-    for problem in campaign.problems:
+    for problem in trial.problems:
         print(f"  ! {problem}")
     found = figures["detected"] == figures["named_rightly"] == figures["injected"] == figures["asked"]
     return 0 if found and figures["bit_identical"] else 1

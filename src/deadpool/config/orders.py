@@ -148,7 +148,7 @@ def parse_order(text: str) -> InjectionOrder:
 
 
 def flip_order(rank: int | None, flip: str, step: int | None, *, lasts: bool) -> InjectionOrder:
-    """Without a step it flips in the next one that is audited."""
+    """Without a step, it flips in the next one that is audited."""
     at = AUDITED if step is None else UPDATED
     return InjectionOrder(rank=rank, at=at, step=step, flip=flip, lasts=lasts, signal=0).checked()
 

@@ -1,4 +1,4 @@
-"""Which errors a campaign injects, and of which the rank has to be named."""
+"""Which errors are injected into a job, and of which the rank has to be named."""
 
 from __future__ import annotations
 

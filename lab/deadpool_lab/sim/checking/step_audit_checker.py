@@ -31,7 +31,7 @@ class StepAuditChecker:
 
     @property
     def is_under_way(self) -> bool:
-        """As the coordinator knows: a rank may not have heard that it is over."""
+        """Whether the coordinator compares what is computed now: a rank may not have heard that an audit is over."""
         corruption = self._world.coordinator.features.find(Corruption)
         return corruption is not None and corruption.step_audits.compares and self._world.leading_host.alive
 
@@ -82,7 +82,7 @@ class StepAuditChecker:
             fail("rule 35", f"one device has erred once ({self._errors}), and nobody is named")
 
     def _on_put_off(self) -> None:
-        """Before ranks have gone back nobody can undo what a device did. Later on, whatever has not been compared is
+        """Nobody can undo what a device did before ranks have gone back. Later on, whatever has not been compared is
         computed again."""
         is_first = self._ordered_in == self._world.coordinator.generation
         self._ordered_in = None

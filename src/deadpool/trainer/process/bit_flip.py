@@ -62,7 +62,7 @@ class StepFlip(ABC):
 
 
 class ActivationFlip(StepFlip):
-    """In the forward pass, of what the first, second, ... module gives on that has no modules inside."""
+    """One bit of what a module gives on in the forward pass, of one that has no modules inside."""
 
     def _watch(self, modules: tuple[nn.Module, ...]) -> Iterator[Any]:
         found = [each for module in modules for each in module.modules() if not any(True for _ in each.children())]
@@ -96,8 +96,7 @@ class _FlippedOutput(torch.autograd.Function):
 
 
 class ReceivedFlip(StepFlip):
-    """Of a gradient that the first optimizer takes: it was reduced, so this is what a collective has given this rank
-    alone."""
+    """One bit of a gradient that an optimizer takes: it was reduced, so a collective gave it to this rank alone."""
 
     def _watch(self, modules: tuple[nn.Module, ...]) -> Iterator[Any]:
         return iter(())
@@ -111,8 +110,8 @@ class ReceivedFlip(StepFlip):
 
 
 class GradientFlip(StepFlip):
-    """Of a gradient where backward makes it: before the reducer of DDP or FSDP2 gets it, and before anybody else's
-    hooks that are put there later."""
+    """One bit of a gradient where backward makes it: before the reducer of DDP or FSDP2 gets it, and before anybody
+    else's hooks that are put there later."""
 
     def _watch(self, modules: tuple[nn.Module, ...]) -> Iterator[Any]:
         found = [each for _, each in leaves_of(modules) if each.is_floating_point()]

@@ -59,7 +59,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Campaign:
+class ErrorTrial:
     shape: Shape
     errors: list[Error]
     folder: Path
@@ -68,7 +68,7 @@ class Campaign:
     tell: Callable[[Outcome], None]
     outcomes: list[Outcome] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    _trial: WorkloadTrial = field(init=False)
+    _workload: WorkloadTrial = field(init=False)
 
     def run(self) -> None:
         config = JobConfig(
@@ -79,8 +79,8 @@ class Campaign:
             drills=True,
             rehearse_recovery=False,
         )
-        self._trial = WorkloadTrial(config.checked(), self._arguments, self.folder / "disturbed", deadline_s=LIMIT_S)
-        disturbed = self._trial.run(lambda _: self._inject_all())
+        self._workload = WorkloadTrial(config.checked(), self._arguments, self.folder / "disturbed", deadline_s=LIMIT_S)
+        disturbed = self._workload.run(lambda _: self._inject_all())
         undisturbed = JobConfig(nodes=self.shape.nodes, nproc_per_node=self.shape.nproc_per_node).checked()
         reference = WorkloadTrial(undisturbed, self._arguments, self.folder / "undisturbed", deadline_s=LIMIT_S).run()
         self.problems += differences(reference, disturbed)
@@ -95,12 +95,12 @@ class Campaign:
 
     @property
     def _run_dir(self) -> RunDir:
-        return self._trial.job.run_dir
+        return self._workload.job.run_dir
 
     # --- one error ----------------------------------------------------------------------------------------------------
 
     def _inject_all(self) -> None:
-        self._trial.await_step(4)
+        self._workload.await_step(4)
         for error in self.errors:
             if time.monotonic() > self.deadline:
                 break
@@ -112,12 +112,12 @@ class Campaign:
         draft.rename(self._stop_file)
 
     def _inject(self, error: Error) -> Outcome:
-        began, mark = time.monotonic(), len(self._trial.events())
+        began, mark = time.monotonic(), len(self._workload.events())
         if not error.in_redo:
             self._order(error)
         for audits in range(1, _AUDITS_AT_MOST + 1):
             self._audit(lambda: self._order(error) if error.in_redo and audits == 1 else None)  # noqa: B023
-            events = self._trial.events()[mark:]
+            events = self._workload.events()[mark:]
             flipped = [each for each in events if each["what"] == "injected" and each.get("flips") == error.flips]
             if flipped:
                 return self._judge(error, flipped[0]["step"], events, audits, time.monotonic() - began)
@@ -144,11 +144,11 @@ class Campaign:
         return True
 
     def _count(self, *names: str) -> int:
-        counted = Counter(event["what"] for event in self._trial.events())
+        counted = Counter(event["what"] for event in self._workload.events())
         return sum(counted[name] for name in names)
 
     def _await(self, ready: Callable[[], bool], what: str) -> None:
-        self._trial.await_true(ready, what)
+        self._workload.await_true(ready, what)
 
     def _judge(self, error: Error, step: int, events: list[Record], audits: int, took_s: float) -> Outcome:
         """What is said of the step in which the bit flipped: the version after it has the next number."""
