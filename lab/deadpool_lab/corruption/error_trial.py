@@ -19,7 +19,7 @@ from deadpool.control.launch.run_dir import RunDir
 from deadpool.demo.trial import differences
 from deadpool.errors import ConfigError, JobFailed
 from deadpool_lab.corruption.plan import Error, Shape
-from deadpool_lab.workload.run import LIMIT_S, WorkloadTrial
+from deadpool_lab.workload.run import WorkloadTrial
 
 Ask = Callable[..., dict[str, Any]]
 Record = dict[str, Any]
@@ -27,7 +27,8 @@ Record = dict[str, Any]
 _STEPS = 1_000_000  # the job is stopped behind the last error
 _MODEL = ["--layers", "4", "--width", "32", "--sequence", "16", "--vocabulary", "128"]
 _NOISE = ["--dropout", "0.1", "--clip", "1.0", "--journal"]
-_LAST_STEPS = 200  # from the decision to stop: no rank is further when it reads the decision
+_LAST_STEPS, _LAST_S = 20, 4.0  # from the decision to stop: no rank is further when it reads the decision
+_END_S = 1800.0  # for the steps behind the last error, and for the undisturbed run, on a machine that is busy
 _AUDITS_AT_MOST = 4  # for one error
 _POLL_S = 0.05
 _VERDICTS = ("step_audit_passed", "step_audits_ended")
@@ -79,10 +80,10 @@ class ErrorTrial:
             drills=True,
             rehearse_recovery=False,
         )
-        self._workload = WorkloadTrial(config.checked(), self._arguments, self.folder / "disturbed", deadline_s=LIMIT_S)
+        self._workload = WorkloadTrial(config.checked(), self._arguments, self.folder / "disturbed", deadline_s=_END_S)
         disturbed = self._workload.run(lambda _: self._inject_all())
         undisturbed = JobConfig(nodes=self.shape.nodes, nproc_per_node=self.shape.nproc_per_node).checked()
-        reference = WorkloadTrial(undisturbed, self._arguments, self.folder / "undisturbed", deadline_s=LIMIT_S).run()
+        reference = WorkloadTrial(undisturbed, self._arguments, self.folder / "undisturbed", deadline_s=_END_S).run()
         self.problems += differences(reference, disturbed)
 
     @property
@@ -108,7 +109,9 @@ class ErrorTrial:
             self.outcomes.append(outcome)
             self.tell(outcome)
         draft = self.folder / "stop.draft"
-        draft.write_text(str(self.ask(self._run_dir, "status")["step"] + _LAST_STEPS))
+        results = self._workload.results()
+        last_steps = _LAST_STEPS + int(_LAST_S / results.median_step_s())
+        draft.write_text(str(max(map(max, results.losses.values())) + last_steps))
         draft.rename(self._stop_file)
 
     def _inject(self, error: Error) -> Outcome:

@@ -49,7 +49,7 @@ class Device:
         """Returns the state after a step as this device has computed it."""
         if not self._errs:
             return state
-        wrong = self._spoil(state.replica, self._errs)
+        wrong = self._changed(state.replica, self._errs)
         self._world.checkers.corruption.on_error(self._node, self._errs)
         if self._errs == ONCE:
             self._errs = ""
@@ -74,8 +74,8 @@ class Device:
         self._world.log("world", "device has erred", {"node": self._node, "place": place.value})
         if how == ONCE:
             del self._errs_in_audits[place]
-        return self._spoil(number, how)
+        return self._changed(number, how)
 
-    def _spoil(self, number: int, how: str) -> int:
+    def _changed(self, number: int, how: str) -> int:
         bits = 0 if how == ALWAYS else self._world.rng.getrandbits(60)
         return mix(number, bits, zlib.crc32(self._node.encode()))  # no two devices err alike

@@ -56,7 +56,7 @@ def first_that_changes_is_named(patch: Patch) -> None:
     patch.set(Suspicion, "is_repeated", lambda self, ballots: True)
 
 
-# --- steps that are computed twice -------------------------------------------------------------------------------------
+# --- steps that are computed twice ------------------------------------------------------------------------------------
 
 
 def named_for_a_sum(patch: Patch) -> None:
