@@ -113,22 +113,22 @@ def _audit_step(folder: RunDir, wait_s: float | None, *, json: bool) -> None:
         print("{}" if json else "asked for: deadpool status will say up to which step is audited")
         return
     deadline = time.monotonic() + wait_s
-    while (state := ask(folder, "status")["step_audits"])["asked_for"]:
+    while (state := ask(folder, "status")["step_audits"]) and state["asked_for"]:
         if time.monotonic() > deadline:
             print(f"no verdict within {wait_s:g} s, the audit goes on: deadpool status will have it", file=sys.stderr)
             raise typer.Exit(1)
         time.sleep(_ASK_S)
+    if not state:
+        print("the coordinator that was asked is lost, and the audit with it: ask again", file=sys.stderr)
+        raise typer.Exit(1)
     if state["ended"]:
         print(f"no step is audited any more: {state['ended']}", file=sys.stderr)
         raise typer.Exit(1)
     last = state["last"]
     has_erred = last["computed"] > _TWICE
-    times = f"{last['computed']} times until two agreed: the event corruption_found names who has erred"
-    print(
-        json_format.dumps(last)
-        if json
-        else f"step {last['step']} was computed {times if has_erred else 'twice, alike'}"
-    )
+    times = f"{last['computed']} times until two agreed: corruption_found or corruption_unexplained tells of it"
+    told = f"step {last['step']} was computed {times if has_erred else 'twice, alike'}"
+    print(json_format.dumps(last) if json else told)
     if has_erred:
         raise typer.Exit(1)
 
