@@ -41,7 +41,7 @@ from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallback
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot
 from deadpool.snapshot.erasure.rebuild import RebuildRequest, SnapshotRebuild
 from deadpool.snapshot.transfer import (
-    Found,
+    FoundCopy,
     PullRequest,
     PushRequest,
     TransferClient,
@@ -166,8 +166,8 @@ def _server(members: Members, member: int) -> TransferServer:
             fresh[contribution.version] = members.parity(member, contribution.version, arriving)
         return fresh[contribution.version]
 
-    def find(rank: int, version: Version) -> Found:
-        return Found(fd=members.segment.fd, offset=0, seal=members.seal(rank), geometry=members.geometry)
+    def find(rank: int, version: Version) -> FoundCopy:
+        return FoundCopy(fd=members.segment.fd, offset=0, seal=members.seal(rank), geometry=members.geometry)
 
     parities = ParityCallbacks(
         open=open_parity,

@@ -23,7 +23,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import Arrived, Progress, region, write_seal
-from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferClient, TransferServer
+from deadpool.snapshot.transfer import FoundCopy, PullRequest, PushRequest, TransferClient, TransferServer
 from deadpool.wire.credentials import read_credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
@@ -42,7 +42,7 @@ def hold(geometry: Geometry) -> None:
         open=lambda seal, generation, geometry: segment.slot(0),
         stored=held.append,
         dropped=lambda seal, reason: print(reason, file=sys.stderr),
-        find=lambda rank, version: Found(fd=segment.fd, offset=0, seal=held[-1], geometry=geometry),
+        find=lambda rank, version: FoundCopy(fd=segment.fd, offset=0, seal=held[-1], geometry=geometry),
     )
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps([server.start(), listener.getsockname()]), flush=True)

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="points per rank")
     parser.add_argument("--precision", default="32-true", help="as of Fabric")
     args = parser.parse_args()
-    pool = deadpool.join()  # before Fabric, which uses the process group that it finds
+    joined = deadpool.join()  # before Fabric, which uses the process group that it finds
     devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     nodes = dist.get_world_size() // devices
     fabric = Fabric(accelerator="cpu", strategy="ddp", devices=devices, num_nodes=nodes, precision=args.precision)
@@ -63,7 +63,7 @@ def main() -> None:
     loader = StatefulDataLoader(points, args.batch, sampler=DistributedSampler(points, seed=2))
     batches = endless(loader)
     fabric.seed_everything(1 + fabric.global_rank)  # dropout
-    job = pool.protect(model=model, optimizer=optimizer, accuracy=accuracy, data=loader)
+    job = joined.protect(model=model, optimizer=optimizer, accuracy=accuracy, data=loader)
 
     for step in job.steps(args.steps):
         with step:

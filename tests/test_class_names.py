@@ -14,10 +14,7 @@ from test_layers import ROOT
 SHARED = {
     "Job": "what a script sees of a job, and the job",
     "Step": "what a script sees of a step, and the step",
-    "Finding": "of the doctor about a node, and of a guard about a script",
-    "Found": "what a transfer server has found, and what votes have",
-    "Order": "of a plan, and in which a loader draws",
-    "Position": "of a framework's own loop, in each integration",
+    "LoopState": "of a framework's own loop, in each integration",
     "ProtectedTrainer": "a framework's trainer, in each integration",
     "Quiet": "what keeps a framework silent in a rehearsal, in each integration",
     "Training": "a framework's own loop, in each integration",

@@ -76,7 +76,6 @@ FEATURES = {
             "backend": "torch's pools of store connections",
             "control/agent/data_plane.py": "threads",
             "snapshot": "threads and channels",
-            "trainer": "what the user's join() returns",
         },
     ),
     "coding": Feature(

@@ -31,7 +31,7 @@ PUBLIC: dict[str, list[str]] = {
         "DeadPoolError",
         "Job",
         "JobFailed",
-        "Pool",
+        "JobRank",
         "StateError",
         "Step",
         "first_start",

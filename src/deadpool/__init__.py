@@ -18,7 +18,7 @@ from deadpool.errors import ConfigError, DeadPoolError, JobFailed, StateError
 if TYPE_CHECKING:
     from deadpool.trainer.adapters import Adapter
     from deadpool.trainer.interface import Job, Step
-    from deadpool.trainer.protect import Pool, join, protect
+    from deadpool.trainer.protect import JobRank, join, protect
 
     first_start: bool
 
@@ -29,7 +29,7 @@ __all__ = [
     "DeadPoolError",
     "Job",
     "JobFailed",
-    "Pool",
+    "JobRank",
     "StateError",
     "Step",
     "first_start",
@@ -39,10 +39,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("protect", "join", "Pool"):
+    if name in ("protect", "join", "JobRank", "Pool"):
         from deadpool.trainer import protect as module
 
-        return getattr(module, name)
+        return getattr(module, "JobRank" if name == "Pool" else name)  # Pool is its former name, for one release
     if name == "first_start":  # whether this is the very first process of its rank in this job
         from deadpool.trainer.first_start import ask
 

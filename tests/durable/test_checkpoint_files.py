@@ -25,8 +25,8 @@ from deadpool.durable.manifest import (
     newest_checkpoint,
 )
 from deadpool.durable.part_file import PartWriter, host_buffers
-from deadpool.durable.pieces import data_path, decode_part, part_path, share_out
 from deadpool.durable.rate import RateLimit
+from deadpool.durable.shards import data_path, decode_part, part_path, share_out
 from deadpool.durable.store import DirectoryStore
 from deadpool.durable.writer import finish
 from deadpool.errors import CopyDamaged, StateError
@@ -98,7 +98,7 @@ def test_damage_is_found_before_it_is_loaded(where):
     path = Path(where) / name_of(3) / data_path(0)
     data = bytearray(path.read_bytes())
     part = decode_part((Path(where) / name_of(3) / part_path(0)).read_bytes())
-    data[next(piece.at[2] for piece in part.pieces if piece.at and piece.region and piece.nbytes)] ^= 1
+    data[next(shard.at[2] for shard in part.shards if shard.at and shard.region and shard.nbytes)] ^= 1
     path.write_bytes(data)
     assert len(faults_of(store, complete_ones(store)[0])) == 1
     segment = Segment.create("read", copies[0].geometry, 1)

@@ -9,7 +9,7 @@ import pytest
 from checkpoint_maker import name_of, write_whole
 
 from deadpool.control.durable.checkpoint_files import CheckpointLoad
-from deadpool.durable.pieces import data_path, part_path, record_path
+from deadpool.durable.shards import data_path, part_path, record_path
 from deadpool.durable.store import DirectoryStore
 from deadpool.protocol.effects import FetchCopy
 from deadpool.protocol.identity import Generation

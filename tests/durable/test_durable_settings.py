@@ -7,7 +7,7 @@ from checkpoint_maker import name_of, write_whole
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.durable.checkpoint_search import durable_settings, find_to_begin, find_to_fall_back_to
-from deadpool.durable.pieces import data_path, part_path
+from deadpool.durable.shards import data_path, part_path
 from deadpool.durable.store import DirectoryStore, FsspecStore, open_store
 from deadpool.errors import ConfigError
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from deadpool.cli.main import app
 from deadpool.durable.export import INDEX, Exported, export
-from deadpool.durable.pieces import data_path, decode_part, part_path
+from deadpool.durable.shards import data_path, decode_part, part_path
 from deadpool.durable.store import DirectoryStore, open_store
 from deadpool.errors import ConfigError, StateError
 

@@ -63,7 +63,7 @@ def note_step(file: TextIO, step: int, loss: Tensor) -> None:
 
 
 def train(
-    pool: deadpool.Pool,
+    pool: deadpool.JobRank,
     model: nn.Module,
     out: Path,
     *,

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import CallbackHandler, ProgressCallback
 
-from deadpool.integrations.transformers.training import Position
+from deadpool.integrations.transformers.training import LoopState
 
 
 def make_trainer() -> Any:
@@ -27,7 +27,7 @@ def make_trainer() -> Any:
 def test_progress_bar_that_began_meanwhile_stays() -> None:
     trainer = make_trainer()
     (bar,) = trainer.callback_handler.callbacks
-    position = Position(trainer, None)
+    position = LoopState(trainer, None)
     loaded = position.state_dict()
     bar.training_bar, trainer.state.global_step = object(), 0
     position.load_state_dict(loaded, keep_built=True)

@@ -26,7 +26,7 @@ from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallback
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
 from deadpool.snapshot.erasure.rebuild import RebuildRequest, SnapshotRebuild
 from deadpool.snapshot.transfer import (
-    Found,
+    FoundCopy,
     TransferClient,
     TransferRefused,
     TransferServer,
@@ -39,9 +39,8 @@ PIECE = 512
 _MODULES = (
     "protocol.seal",
     "snapshot.arena.checksums",
-    "snapshot.arena.checksums",
     "snapshot.transfer.frames",
-    "snapshot.transfer.incoming",
+    "snapshot.transfer.snapshot_arrival",
     "snapshot.erasure.rebuild",
 )
 
@@ -119,10 +118,10 @@ class CodedNode:
         self.before_open()
         return TransferRefused(refusal=Refusal.NO_ROOM, reason=self.refuses) if self.refuses else self.parity
 
-    def _find(self, rank: int, version: Version) -> Found | None:
+    def _find(self, rank: int, version: Version) -> FoundCopy | None:
         if (rank, version) != (self.seal.rank, VERSION):
             return None
-        return Found(fd=self.segment.fd, offset=0, seal=self.seal, geometry=self.geometry)
+        return FoundCopy(fd=self.segment.fd, offset=0, seal=self.seal, geometry=self.geometry)
 
     def _find_parity(self, name: ParityName) -> FoundParity | None:
         if name != ParityName(group=self.group, member=self.member, version=VERSION):

@@ -14,7 +14,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Extent, Geometry, Region, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import pack_seal, read_seal, region
-from deadpool.snapshot.transfer import Found, PullRequest, PushRequest, TransferRefused, TransferServer
+from deadpool.snapshot.transfer import FoundCopy, PullRequest, PushRequest, TransferRefused, TransferServer
 from deadpool.snapshot.transfer.channel import authenticate
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
@@ -62,10 +62,10 @@ class Owner:
         target = region(self.segment.slot(1), GEOMETRY, self.seal.extent, name)
         target[len(target) // 2] ^= 1
 
-    def found(self, rank: int, version: Version) -> Found | None:
+    def found(self, rank: int, version: Version) -> FoundCopy | None:
         if (rank, version) != (self.seal.rank, self.seal.version):
             return None
-        return Found(fd=self.segment.fd, offset=self.offset, seal=self.seal, geometry=GEOMETRY)
+        return FoundCopy(fd=self.segment.fd, offset=self.offset, seal=self.seal, geometry=GEOMETRY)
 
     def close(self) -> None:
         self.segment.close()

@@ -100,10 +100,10 @@ def test_buffer_put_in_anew_each_step_keeps_plan_and_place():
     job.state = cloning(job)
     job.train(1)
     job.state.record()
-    plan = job.state._plan
+    bulk = job.state._bulk
     job.train(1)
     snapshot, digest = Snapshot(job.state), job.state.digest()
-    assert job.state._plan is plan
+    assert job.state._bulk is bulk
     job.train(1)
     snapshot.restore(job.state)
     assert job.state.digest() == digest
@@ -113,7 +113,7 @@ def test_small_tensors_of_a_kind_lie_side_by_side():
     job = Job()
     job.train(1)
     job.state.record()
-    entries = job.state._plan.layout.entries
+    entries = job.state._bulk.layout.entries
     scalars = [entry.key[3] for entry in entries if entry.shape == ()]
     tail = [entry.key[3] for entry in entries[-len(scalars) :]]
     assert set(tail) == {"step"} and len(tail) == len(scalars)
@@ -161,7 +161,7 @@ def test_prediction_for_a_copy_that_is_done():
 
 
 def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
     _, twin, copy = twin_copy()
     twin.copying = False
     results: list[bool] = []
@@ -179,7 +179,7 @@ def test_given_up_copy_issues_nothing_more_and_ends_with_what_is_in_flight(monke
 
 
 def test_both_threads_issue_and_every_batch_goes_once(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
     _, twin, copy = twin_copy()
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(copy.advance(lambda: False)))

@@ -13,7 +13,7 @@ from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.checksums import PIECE_BYTES
 from deadpool.snapshot.arena.slot import Arrived, Progress, read_seal, write_seal
 from deadpool.snapshot.transfer.frames import Chunk
-from deadpool.snapshot.transfer.incoming import ReceivedPieces
+from deadpool.snapshot.transfer.snapshot_arrival import ArrivedPieces
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_watcher_hears_leading_bytes_from_nothing_to_all(make_owner, make_holder
 
 def test_bytes_behind_a_gap_are_not_reported():
     """One stream may be ahead of the other: its bytes count when the gap is closed."""
-    received = ReceivedPieces(EXTENT, ("unique",))
+    received = ArrivedPieces(EXTENT, ("unique",))
     second = Chunk(region="unique", offset=PIECE_BYTES, size=PIECE_BYTES)
     first = Chunk(region="unique", offset=0, size=PIECE_BYTES)
     received.arrived(second, [0])

@@ -50,7 +50,7 @@ class Slot:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
 
 
 @pytest.mark.parametrize("issued", [0, 1, 2, 5])

@@ -132,8 +132,8 @@ def test_capture_beside_forward_and_backward():
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.moves.COPY_PIECE_BYTES", 64)
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.moves.MOVE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
 
 
 def test_capture_given_up(small_pieces):
@@ -186,11 +186,11 @@ def test_steady_state_reuses_plan_and_windows():
     first, geometry = job.state.record(), job.state.measure()
     slot = memoryview(bytearray(geometry.slot_bytes))
     job.state.copy_bulk(slot, geometry, cancelled=lambda: False)
-    plan, planned = job.state._plan, next(iter(job.state._copier._planned.values()))
+    bulk, planned = job.state._bulk, next(iter(job.state._copier._planned.values()))
     job.train(1)
     second = job.state.record()
     job.state.copy_bulk(slot, geometry, cancelled=lambda: False)
-    assert job.state._plan is plan and next(iter(job.state._copier._planned.values())) is planned
+    assert job.state._bulk is bulk and next(iter(job.state._copier._planned.values())) is planned
     assert len(first) == len(second) and job.state.measure() == geometry
 
 

@@ -19,7 +19,7 @@ from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Geometry
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import read_seal
-from deadpool.snapshot.transfer import Found, TransferServer
+from deadpool.snapshot.transfer import FoundCopy, TransferServer
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.wire.credentials import Credentials
 
@@ -47,8 +47,8 @@ def main() -> None:
     assert seal is not None
     go_on = hold_back(int(given_bytes))
 
-    def find(rank: int, version: Version) -> Found:
-        return Found(fd=segment.fd, offset=0, seal=seal, geometry=geometry)
+    def find(rank: int, version: Version) -> FoundCopy:
+        return FoundCopy(fd=segment.fd, offset=0, seal=seal, geometry=geometry)
 
     server = TransferServer(
         host="127.0.0.1",

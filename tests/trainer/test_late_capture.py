@@ -90,7 +90,7 @@ def test_host_does_not_wait_for_a_device_that_has_not_come_to_the_boundary(make_
 
 def test_copy_that_had_no_time_left_is_missed_for_want_of_a_slot_not_of_speed(make_bench, twin, monkeypatch):
     """What it would have made the optimizer wait says nothing about captures that begin in time."""
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
     bench = make_bench(twin)
     twin.stats.note_copy(1, 1.0)  # a byte per second
     twin.copying = False

@@ -109,7 +109,7 @@ def test_optimizer_does_not_wait_on_the_host_and_the_copy_is_of_the_boundary(mak
     with torch.no_grad():
         bench.model[1].running_mean.fill_(7.0)  # forward goes on: it writes buffers, whose clones are copied
     bench.job.capturer.settle()
-    assert sum(twin.issued) == sum(each.nbytes for each in bench.state._plan.locals.values()) and twin.holds == 1
+    assert sum(twin.issued) == sum(each.nbytes for each in bench.state._bulk.locals.values()) and twin.holds == 1
     assert bench.captured() == [0]
     twin.computing = False
     twin.catch_up()
@@ -119,7 +119,7 @@ def test_optimizer_does_not_wait_on_the_host_and_the_copy_is_of_the_boundary(mak
 
 
 def test_capture_that_would_stall_is_given_up_in_the_middle(make_bench, twin, monkeypatch):
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
     bench = make_bench(twin)
     bench.await_said(Captured, 1)
     twin.copying = False

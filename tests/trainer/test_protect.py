@@ -28,3 +28,7 @@ def test_without_deadpool_the_same_loop_trains(capfd):
         dist.destroy_process_group()
     assert done == [0, 1, 2]
     assert "it is not protected: start it with `deadpool run`" in capfd.readouterr().err
+
+
+def test_what_join_returns_has_its_former_name_for_one_more_release():
+    assert deadpool.Pool is deadpool.JobRank

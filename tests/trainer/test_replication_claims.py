@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from deadpool.errors import ConfigError
 from deadpool.snapshot.record.placement import choose_peers
 from deadpool.trainer.shares.layout import apply_claims
-from deadpool.trainer.unprotected import UnprotectedPool
+from deadpool.trainer.unprotected import UnprotectedRank
 
 RANK = 1
 
@@ -81,7 +81,7 @@ def test_what_is_no_group_is_refused(groups):
 
 
 def test_script_with_claims_runs_without_deadpool_too(groups):
-    job = UnprotectedPool().protect(model=nn.Linear(2, 2), replicated={"model": groups["all"]})
+    job = UnprotectedRank().protect(model=nn.Linear(2, 2), replicated={"model": groups["all"]})
     done = []
     for step in job.steps(2):
         with step:

@@ -21,7 +21,7 @@ WINDOW_S = 500.0  # from a boundary to its optimizer: a part of the copy fits
 
 @pytest.fixture
 def make_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CaptureBench]]:
-    monkeypatch.setattr("deadpool.snapshot.copying.lanes.COPY_PIECE_BYTES", 64)
+    monkeypatch.setattr("deadpool.snapshot.copying.lanes.MOVE_BYTES", 64)
     benches: list[CaptureBench] = []
 
     def make(*arguments: Any, **options: Any) -> CaptureBench:

@@ -25,7 +25,7 @@ from deadpool.trainer.shares import shares as step_shares
 from deadpool.trainer.shares.layout import _block, find_shares
 from deadpool.trainer.shares.shares import make_own
 from deadpool.trainer.step import Step
-from deadpool.trainer.unprotected import UnprotectedPool
+from deadpool.trainer.unprotected import UnprotectedRank
 
 Way = Callable[[Step], None]
 
@@ -99,7 +99,7 @@ def run_protected(bench: CaptureBench, *ways: Way) -> None:
 
 
 def run_unprotected(*ways: Way) -> None:
-    job = UnprotectedPool().protect(model=nn.Linear(2, 2))
+    job = UnprotectedRank().protect(model=nn.Linear(2, 2))
     for step, way in zip(job.steps(len(ways)), ways, strict=True):
         with step:
             way(step)
@@ -153,7 +153,7 @@ def test_error_of_the_script_is_not_replaced_by_one_about_shares(bench, four_ran
 def test_names_that_a_share_has_itself_are_refused(four_ranks, name):
     for protect in (
         lambda makers: make_own(makers, {}, 0),
-        lambda makers: UnprotectedPool().protect(model=nn.Linear(2, 2), shares=makers),
+        lambda makers: UnprotectedRank().protect(model=nn.Linear(2, 2), shares=makers),
     ):
         with pytest.raises(ConfigError, match=f"share.{name} is the share's own: give it another name"):
             protect({name: int})
@@ -161,13 +161,13 @@ def test_names_that_a_share_has_itself_are_refused(four_ranks, name):
 
 def test_object_that_is_given_twice_is_refused_without_protection_too(four_ranks):
     with pytest.raises(ConfigError, match=r"protect\(\) got data= and shares=\{'data': ...\}: give it once"):
-        UnprotectedPool().protect(
+        UnprotectedRank().protect(
             model=nn.Linear(2, 2), data=nn.Linear(1, 1), shares={"data": lambda _: nn.Linear(1, 1)}
         )
 
 
 def test_unprotected_share_has_what_a_share_has(four_ranks):
-    job = UnprotectedPool().protect(model=nn.Linear(2, 2), shares={"data": lambda rank: nn.Linear(1, rank + 1)})
+    job = UnprotectedRank().protect(model=nn.Linear(2, 2), shares={"data": lambda rank: nn.Linear(1, rank + 1)})
     for step in job.steps(1):
         with step:
             for share in step.shares():

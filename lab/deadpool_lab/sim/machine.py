@@ -16,6 +16,7 @@ from deadpool.protocol.effects import (
     AgentEffect,
     Allocate,
     CompleteCheckpoint,
+    Contribute,
     CutStreams,
     DataEffect,
     Emit,
@@ -334,7 +335,7 @@ class Machine:
                 self.world.after(self.world.copy_s, lambda: self.feed(Hashed(slot=slot, digest=digest)))
             case WriteSeal(slot=slot, copy=copy):
                 self.arena.seal(slot, copy.seal.rank, copy.seal.version)
-            case PushCopy():
+            case PushCopy() | Contribute():
                 self.world.streams.push(self, effect)
             case FetchCopy(fetch=fetch) if fetch.fallback:
                 self.world.durable.load(self, effect)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from deadpool.protocol.causes import Refusal
-from deadpool.protocol.effects import AcceptOffer, FetchCopy, PushCopy
+from deadpool.protocol.effects import AcceptOffer, Contribute, FetchCopy, Push
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import (
     Fetched,
@@ -48,7 +48,7 @@ LATE_S = 20.0
 class CopyStream:
     """A stream from `source` to `target`. A fetch has only a target: it tries one source after the other."""
 
-    effect: PushCopy | FetchCopy
+    effect: Push | FetchCopy
     generation: Generation
     source: Machine | None
     target: Machine | None
@@ -66,7 +66,7 @@ class CopyStreams:
 
     # --- pushes ------------------------------------------------------------------------------------------------------
 
-    def push(self, source: Machine, effect: PushCopy) -> None:
+    def push(self, source: Machine, effect: Push) -> None:
         world = self._world
         stream = CopyStream(effect, effect.generation, source, world.incarnations.get(effect.holder.address.host))
         source.streams.append(stream)
@@ -86,14 +86,15 @@ class CopyStreams:
             self._push_failed(stream, "not let in")
             return
         effect = stream.effect
-        assert isinstance(effect, PushCopy)
+        assert isinstance(effect, Push)
         target.streams.append(stream)
         stream.offer = world.next_number()
         self._offers[stream.offer] = stream
         copy = effect.copy
-        geometry = copy.geometry if effect.full or effect.group is None else copy.geometry.without_replica()
+        group = effect.group if isinstance(effect, Contribute) else None
+        geometry = copy.geometry if effect.full or group is None else copy.geometry.without_replica()
         stream.copy = Copy(seal=structs.replace(copy.seal, full=effect.full), geometry=geometry)
-        offered = Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy, group=effect.group)
+        offered = Offered(offer=stream.offer, generation=stream.generation, copy=stream.copy, group=group)
         target.feed(offered)
 
     def on_refused(self, offer: int, refusal: Refusal) -> None:
@@ -128,14 +129,14 @@ class CopyStreams:
             return
         if stream.content is None and self._stands_still(stream, stream.source, target, partial(self._arrived, stream)):
             return
-        assert isinstance(effect, PushCopy)
+        assert isinstance(effect, Push)
         content = self._sent(stream, effect)
         if content.digest() != copy.seal.digest:
             self._fail_both(stream, DAMAGED, Refusal.DAMAGED)
             return
         self._end_write(stream, slot, content if effect.full else replace(content, replica=None))
         self._close(stream)
-        if effect.group is None:
+        if not isinstance(effect, Contribute):
             self._received(target, slot, copy)
         else:
             target.feed(Received(slot=slot, copy=copy, bytes_received=1))
@@ -144,7 +145,7 @@ class CopyStreams:
             pushed = Pushed(rank=copy.seal.rank, version=copy.seal.version, node=target.name, seconds=seconds)
             self._notify_unless_cut(stream.source, stream.generation, pushed)
 
-    def _sent(self, stream: CopyStream, effect: PushCopy) -> Content:
+    def _sent(self, stream: CopyStream, effect: Push) -> Content:
         if stream.content is not None:
             return stream.content
         assert stream.source is not None
@@ -166,7 +167,7 @@ class CopyStreams:
 
     def _push_failed(self, stream: CopyStream, reason: str, refusal: Refusal | None = None) -> None:
         effect = stream.effect
-        assert isinstance(effect, PushCopy)
+        assert isinstance(effect, Push)
         self._close(stream)
         if stream.source is not None:
             seal = effect.copy.seal
@@ -308,7 +309,7 @@ class CopyStreams:
         for stream in list(machine.streams):
             effect = stream.effect
             if stream.source is machine and stream.slot is not None and self._world.rng.random() < IN_FLIGHT:
-                assert isinstance(effect, PushCopy)
+                assert isinstance(effect, Push)
                 stream.content, stream.source = self._sent(stream, effect), None
                 machine.streams.remove(stream)
             else:
@@ -355,7 +356,7 @@ class CopyStreams:
 
 def _failed(stream: CopyStream, slot: SlotRef, reason: str) -> ReceiveFailed:
     effect = stream.effect
-    rank = effect.copy.seal.rank if isinstance(effect, PushCopy) and effect.group is not None else -1
+    rank = effect.copy.seal.rank if isinstance(effect, Contribute) else -1
     return ReceiveFailed(slot=slot, reason=reason, rank=rank)
 
 

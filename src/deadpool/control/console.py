@@ -21,7 +21,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 _MOST_BYTES = 16 << 20
 _BYTES_OF_A_CALL = 400  # beside what it is to write
@@ -148,7 +147,7 @@ def print_line(text: str) -> None:
     _console.print_line(text)
 
 
-def print_record(**fields: Any) -> None:
+def print_record(**fields: object) -> None:
     """One line of JSON, for whoever collects logs. What is empty is left out."""
     print_line(json.dumps({"t": time.time(), **{name: value for name, value in fields.items() if value is not None}}))
 

@@ -16,7 +16,7 @@ from deadpool.config.job_config import JobConfig
 from deadpool.errors import TransferError
 from deadpool.events.event import Event
 from deadpool.protocol.agent.copies.copies import Copies
-from deadpool.protocol.effects import AcceptOffer, FeatureEffect, FetchCopy, HashSlot, PushCopy
+from deadpool.protocol.effects import AcceptOffer, Contribute, FeatureEffect, FetchCopy, HashSlot
 from deadpool.protocol.identity import Generation
 from deadpool.protocol.inputs import AgentInput, FeatureInput
 from deadpool.protocol.messages import Copy, Settings, SlotRef
@@ -126,7 +126,7 @@ class JointShell:
     def on_hashed(self, slot: SlotRef, digests: PieceDigests) -> None:
         """A snapshot of this node was hashed."""
 
-    def send(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
+    def send(self, effect: Contribute, midway: Callable[[], None] | None) -> int:
         """Sends what a member of the group needs of a snapshot for its joint copy. Returns how many bytes that were."""
         raise TransferError("what makes joint copies is not installed on this node")
 

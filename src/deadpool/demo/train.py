@@ -58,15 +58,15 @@ def note(file: TextIO, **values: Any) -> None:
 
 def main() -> None:
     args, size = arguments(), Size()
-    pool = deadpool.join(backend="gloo")
+    joined = deadpool.join(backend="gloo")
     model = build(args.layout, size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.steps)
-    data = RandomBatches(size, pool.rank, BATCH)
-    job = pool.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=data)
+    data = RandomBatches(size, joined.rank, BATCH)
+    job = joined.protect(model=model, optimizer=optimizer, scheduler=scheduler, data=data)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    with (args.out / f"rank{pool.rank}.jsonl").open("a") as file:
+    with (args.out / f"rank{joined.rank}.jsonl").open("a") as file:
         for step in job.steps(args.steps):
             with step:
                 began = time.time()

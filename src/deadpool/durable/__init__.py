@@ -8,7 +8,7 @@
         deadpool/rank-0.part              which tensors it has, and where their bytes are
         manifest.json                     written last: names, sizes and checksums of all files, and every rank's seal
 
-A folder without a readable manifest is no checkpoint. `store`, `manifest`, `pieces`, `retention` and `reading` need no
+A folder without a readable manifest is no checkpoint. `store`, `manifest`, `shards`, `retention` and `reading` need no
 torch, and run in coordinators and agents; `part_file`, `metadata` and `writer` run in a process of their own. `export`
 makes files for other readers.
 """

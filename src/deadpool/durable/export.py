@@ -1,7 +1,7 @@
 """Writes the tensors of one object of a checkpoint as safetensors files, with the names that the object itself gives.
 
 The result is what readers of Hugging Face models expect: `model.safetensors`, or several files and an index. Tensors
-are put together from the pieces that ranks wrote, without a process group and without the script. One file's tensors
+are put together from the shards that ranks wrote, without a process group and without the script. One file's tensors
 are in memory at a time.
 """
 
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from deadpool.durable.manifest import Manifest, complete_ones
 from deadpool.durable.metadata import Written, tensors_by_name
-from deadpool.durable.pieces import TensorPiece, decode_part, part_path
 from deadpool.durable.rate import CHUNK_BYTES
+from deadpool.durable.shards import TensorShard, decode_part, part_path
 from deadpool.durable.store import Store
 from deadpool.errors import ConfigError, StateError
 from deadpool.snapshot.arena.checksums import digest_region
@@ -34,13 +34,13 @@ OF_RANK = "@rank"  # in the name of a tensor that differs between ranks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """A whole tensor, in pieces that together cover it."""
+    """A whole tensor, in shards that together cover it."""
 
     name: str  # without the keyword
     kind: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    pieces: tuple[tuple[str, TensorPiece], ...]  # with the file that has it
+    shards: tuple[tuple[str, TensorShard], ...]  # with the file that has it
 
     @property
     def nbytes(self) -> int:
@@ -72,13 +72,13 @@ def export(
     prefix = _only_module(stored, manifest) if prefix is None else prefix
     tensors, left_out = _without_buffers_of_other_ranks(_below(stored, prefix, manifest))
     _require_types(tensors)
-    shards = _cut(tensors, shard_bytes)
-    names = _file_names(len(shards))
+    contents = _cut(tensors, shard_bytes)
+    names = _file_names(len(contents))
     with _drafts(out) as drafts:
-        for file, shard in zip(names, shards, strict=True):
-            _write_shard(store, manifest.name, shard, drafts.path(file))
-        if len(shards) > 1:
-            drafts.path(INDEX).write_text(_index(names, shards))
+        for file, content in zip(names, contents, strict=True):
+            _write_file(store, manifest.name, content, drafts.path(file))
+        if len(contents) > 1:
+            drafts.path(INDEX).write_text(_index(names, contents))
         drafts.publish(old)
     return Exported(
         manifest=manifest,
@@ -121,16 +121,16 @@ def _stored_tensors(store: Store, manifest: Manifest) -> dict[str, StoredTensor]
 
 
 def _stored_tensor(name: str, written: Sequence[Written]) -> StoredTensor:
-    pieces = {piece.start: (part.file, piece) for part, piece in reversed(written)}
+    shards = {shard.start: (part.file, shard) for part, shard in reversed(written)}
     first = written[0][1]
-    if sum(math.prod(piece.shape) for _, piece in pieces.values()) != math.prod(first.whole):
-        raise StateError(f"the pieces of {name} do not cover it")
+    if sum(math.prod(shard.shape) for _, shard in shards.values()) != math.prod(first.whole):
+        raise StateError(f"the shards of {name} do not cover it")
     return StoredTensor(
         name=name,
         kind=first.kind,
         dtype=dtype_from_name(first.dtype),
         shape=first.whole,
-        pieces=tuple(pieces.values()),
+        shards=tuple(shards.values()),
     )
 
 
@@ -153,7 +153,7 @@ def _below(stored: dict[str, StoredTensor], prefix: str, manifest: Manifest) -> 
             kind=tensor.kind,
             dtype=tensor.dtype,
             shape=tensor.shape,
-            pieces=tensor.pieces,
+            shards=tensor.shards,
         )
         for name, tensor in stored.items()
         if name.startswith(f"{prefix}.")
@@ -188,16 +188,16 @@ def _require_types(tensors: list[StoredTensor]) -> None:
 
 
 def _cut(tensors: Sequence[StoredTensor], shard_bytes: int) -> list[list[StoredTensor]]:
-    """A tensor that is larger than a file may be gets a file of its own."""
-    shards: list[list[StoredTensor]] = [[]]
+    """Returns what each file has. A tensor that is larger than a file may be gets a file of its own."""
+    contents: list[list[StoredTensor]] = [[]]
     size = 0
     for tensor in tensors:
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards.append([])
+        if contents[-1] and size + tensor.nbytes > shard_bytes:
+            contents.append([])
             size = 0
-        shards[-1].append(tensor)
+        contents[-1].append(tensor)
         size += tensor.nbytes
-    return shards
+    return contents
 
 
 def _file_names(count: int) -> list[str]:
@@ -206,52 +206,52 @@ def _file_names(count: int) -> list[str]:
     return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
 
 
-def _index(names: Sequence[str], shards: Sequence[Sequence[StoredTensor]]) -> str:
-    weight_map = {tensor.name: file for file, shard in zip(names, shards, strict=True) for tensor in shard}
-    total = sum(tensor.nbytes for shard in shards for tensor in shard)
+def _index(names: Sequence[str], contents: Sequence[Sequence[StoredTensor]]) -> str:
+    weight_map = {tensor.name: file for file, content in zip(names, contents, strict=True) for tensor in content}
+    total = sum(tensor.nbytes for content in contents for tensor in content)
     return json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2, sort_keys=True) + "\n"
 
 
-def _write_shard(store: Store, checkpoint: str, shard: Sequence[StoredTensor], path: Path) -> None:
+def _write_file(store: Store, checkpoint: str, content: Sequence[StoredTensor], path: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file(_read_shard(store, checkpoint, shard), path, metadata={"format": "pt"})
+    save_file(_read(store, checkpoint, content), path, metadata={"format": "pt"})
 
 
-def _read_shard(store: Store, checkpoint: str, shard: Sequence[StoredTensor]) -> dict[str, Tensor]:
+def _read(store: Store, checkpoint: str, content: Sequence[StoredTensor]) -> dict[str, Tensor]:
     """Every file is opened once, and read from its beginning to its end."""
-    tensors = {tensor.name: torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in shard}
-    by_file: dict[str, list[tuple[StoredTensor, TensorPiece]]] = {}
-    for tensor in shard:
-        for file, piece in tensor.pieces:
-            if piece.nbytes:
-                by_file.setdefault(file, []).append((tensor, piece))
+    tensors = {tensor.name: torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in content}
+    by_file: dict[str, list[tuple[StoredTensor, TensorShard]]] = {}
+    for tensor in content:
+        for file, shard in tensor.shards:
+            if shard.nbytes:
+                by_file.setdefault(file, []).append((tensor, shard))
     for file, wanted in sorted(by_file.items()):
         with store.open(f"{checkpoint}/{file}") as stream:
-            for tensor, piece in sorted(wanted, key=lambda each: _place(each[1])):
-                _read_piece(stream, piece, tensors[tensor.name], f"{checkpoint}/{file}")
+            for tensor, shard in sorted(wanted, key=lambda each: _place(each[1])):
+                _read_shard(stream, shard, tensors[tensor.name], f"{checkpoint}/{file}")
     return tensors
 
 
-def _read_piece(stream: BinaryIO, piece: TensorPiece, whole: Tensor, path: str) -> None:
-    """A piece that is the whole tensor goes to its place at once; another one is smaller than the tensor."""
-    is_whole = piece.shape == piece.whole
-    local = whole if is_whole else torch.empty(piece.shape, dtype=whole.dtype)
+def _read_shard(stream: BinaryIO, shard: TensorShard, whole: Tensor, path: str) -> None:
+    """A shard that is the whole tensor goes to its place at once; another one goes through memory of its own."""
+    is_whole = shard.shape == shard.whole
+    local = whole if is_whole else torch.empty(shard.shape, dtype=whole.dtype)
     data = local.reshape(-1).view(torch.uint8).numpy().data
-    stream.seek(_place(piece))
+    stream.seek(_place(shard))
     filled = 0
     while filled < len(data) and (chunk := stream.read(min(CHUNK_BYTES, len(data) - filled))):
         data[filled : filled + len(chunk)] = chunk
         filled += len(chunk)
-    if filled != piece.nbytes or digest_region(data) != piece.digest:
-        raise StateError(f"{path}: {piece.name} is not as it was written (see: deadpool durable verify)")
+    if filled != shard.nbytes or digest_region(data) != shard.digest:
+        raise StateError(f"{path}: {shard.name} is not as it was written (see: deadpool durable verify)")
     if not is_whole:
-        whole[tuple(slice(at, at + size) for at, size in zip(piece.start, piece.shape, strict=True))].copy_(local)
+        whole[tuple(slice(at, at + size) for at, size in zip(shard.start, shard.shape, strict=True))].copy_(local)
 
 
-def _place(piece: TensorPiece) -> int:
-    assert piece.at is not None
-    return piece.at[2]
+def _place(shard: TensorShard) -> int:
+    assert shard.at is not None
+    return shard.at[2]
 
 
 def _old_files(out: Path) -> list[Path]:

@@ -20,9 +20,10 @@ from typing import Any
 import msgspec
 import xxhash
 
-from deadpool.durable.pieces import (
+from deadpool.durable.rate import CHUNK_BYTES
+from deadpool.durable.shards import (
     PartFile,
-    TensorPiece,
+    TensorShard,
     data_path,
     decode_part,
     identity,
@@ -30,7 +31,6 @@ from deadpool.durable.pieces import (
     record_path,
     recording_path,
 )
-from deadpool.durable.rate import CHUNK_BYTES
 from deadpool.durable.store import Store
 from deadpool.errors import CopyDamaged, StateError
 from deadpool.protocol.causes import Checkpoint
@@ -192,17 +192,17 @@ def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -
     rank, geometry, extent = copy.seal.rank, copy.geometry, copy.seal.extent
     part = _read_part(store, name, rank)
     put(geometry.offset("record"), memoryview(store.read(f"{name}/{record_path(rank)}")))
-    for file, pieces in _by_file(store, name, part):
+    for file, shards in _by_file(store, name, part):
         with store.open(f"{name}/{file}") as stream:
-            for piece, at in pieces:
-                assert piece.region, piece  # what lies in the boundary record is not looked for in files
-                start = geometry.offset(piece.region) + piece.offset
+            for shard, at in shards:
+                assert shard.region, shard  # what lies in the boundary record is not looked for in files
+                start = geometry.offset(shard.region) + shard.offset
                 stream.seek(at)
-                for done in range(0, piece.nbytes, CHUNK_BYTES):
-                    wanted = min(CHUNK_BYTES, piece.nbytes - done)
+                for done in range(0, shard.nbytes, CHUNK_BYTES):
+                    wanted = min(CHUNK_BYTES, shard.nbytes - done)
                     data = stream.read(wanted)
                     if len(data) != wanted:
-                        raise StateError(f"{name}/{file} is too short for {piece.name}")
+                        raise StateError(f"{name}/{file} is too short for {shard.name}")
                     put(start + done, memoryview(data))
     for each in REGIONS:
         if extent_of(extent, each) and digest_region(region(slot, geometry, extent, each)) != digest_of(
@@ -211,20 +211,20 @@ def load_rank(store: Store, name: str, copy: Copy, slot: memoryview, put: Put) -
             raise CopyDamaged(f"{name}: region {each!r} of rank {rank} is {DAMAGED}")
 
 
-def _by_file(store: Store, name: str, part: PartFile) -> Iterator[tuple[str, list[tuple[TensorPiece, int]]]]:
-    """The rank's pieces by the file that has them, in the order of that file."""
-    by_writer: dict[int, list[TensorPiece]] = {}
-    for piece in part.pieces:
-        if piece.nbytes and piece.region:
-            by_writer.setdefault(piece.writer, []).append(piece)
-    for writer, pieces in sorted(by_writer.items()):
+def _by_file(store: Store, name: str, part: PartFile) -> Iterator[tuple[str, list[tuple[TensorShard, int]]]]:
+    """The rank's shards by the file that has them, in the order of that file."""
+    by_writer: dict[int, list[TensorShard]] = {}
+    for shard in part.shards:
+        if shard.nbytes and shard.region:
+            by_writer.setdefault(shard.writer, []).append(shard)
+    for writer, shards in sorted(by_writer.items()):
         found = (part if writer == part.rank else _read_part(store, name, writer)).found()
         places = []
-        for piece in pieces:
-            there = found.get(identity(piece))
+        for shard in shards:
+            there = found.get(identity(shard))
             if there is None or there.at is None:
-                raise StateError(f"{name}: {piece.name} of rank {part.rank} is not in the file of rank {writer}")
-            places.append((piece, there.at[2]))
+                raise StateError(f"{name}: {shard.name} of rank {part.rank} is not in the file of rank {writer}")
+            places.append((shard, there.at[2]))
         yield data_path(writer), sorted(places, key=lambda place: place[1])
 
 

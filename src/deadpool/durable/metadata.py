@@ -20,12 +20,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from deadpool.durable.pieces import PartFile, TensorPiece, identity
+from deadpool.durable.shards import PartFile, TensorShard, identity
 from deadpool.errors import StateError
 from deadpool.snapshot.record.tensors import dtype_from_name
 
 METADATA = ".metadata"
-Written = tuple[PartFile, TensorPiece]
+Written = tuple[PartFile, TensorShard]
 
 
 def encode_metadata(parts: Iterable[PartFile]) -> bytes:
@@ -41,15 +41,15 @@ def encode_metadata(parts: Iterable[PartFile]) -> bytes:
 def _require_all_written(parts: list[PartFile]) -> None:
     found = {part.rank: part.found() for part in parts}
     for part in parts:
-        for piece in part.pieces:
-            there = found.get(piece.writer, {}).get(identity(piece))
+        for shard in part.shards:
+            there = found.get(shard.writer, {}).get(identity(shard))
             if there is None:
                 raise StateError(
-                    f"{piece.name} of rank {part.rank} was to be written by rank {piece.writer}, and was not"
+                    f"{shard.name} of rank {part.rank} was to be written by rank {shard.writer}, and was not"
                 )
-            if there.digest != piece.digest:
+            if there.digest != shard.digest:
                 raise StateError(
-                    f"{piece.name} counts as the same on ranks {part.rank} and {piece.writer}, and is not: correct "
+                    f"{shard.name} counts as the same on ranks {part.rank} and {shard.writer}, and is not: correct "
                     "protect(replicated=...)"
                 )
 
@@ -58,9 +58,9 @@ def tensors_by_name(parts: list[PartFile]) -> Iterable[tuple[str, list[Written]]
     """All chunks of each tensor, under the name that it gets."""
     tensors: dict[str, dict[tuple[int, ...], list[Written]]] = {}
     for part in parts:
-        for piece in part.found().values():
-            if piece.nbytes or 0 in piece.whole:
-                tensors.setdefault(piece.name, {}).setdefault(piece.sharing, []).append((part, piece))
+        for shard in part.found().values():
+            if shard.nbytes or 0 in shard.whole:
+                tensors.setdefault(shard.name, {}).setdefault(shard.sharing, []).append((part, shard))
     for name, by_ranks in sorted(tensors.items()):
         different = _different(by_ranks)
         for index, (ranks, written) in enumerate(different):
@@ -73,7 +73,7 @@ def _different(by_ranks: dict[tuple[int, ...], list[Written]]) -> list[tuple[tup
     seen: set[Any] = set()
     result = []
     for ranks, written in sorted(by_ranks.items()):
-        content = tuple(sorted((piece.start, piece.whole, piece.dtype, piece.digest) for _, piece in written))
+        content = tuple(sorted((shard.start, shard.whole, shard.dtype, shard.digest) for _, shard in written))
         if content not in seen:
             seen.add(content)
             result.append((ranks, written))
@@ -82,18 +82,18 @@ def _different(by_ranks: dict[tuple[int, ...], list[Written]]) -> list[tuple[tup
 
 def _add(metadata: Metadata, name: str, written: list[Written]) -> None:
     chunks: dict[tuple[int, ...], Written] = {}
-    for part, piece in written:
-        chunks.setdefault(piece.start, (part, piece))
+    for part, shard in written:
+        chunks.setdefault(shard.start, (part, shard))
     first = written[0][1]
     metadata.state_dict_metadata[name] = TensorStorageMetadata(
         properties=TensorProperties(dtype=dtype_from_name(first.dtype)),
         size=torch.Size(first.whole),
-        chunks=[ChunkStorageMetadata(torch.Size(piece.start), torch.Size(piece.shape)) for _, piece in chunks.values()],
+        chunks=[ChunkStorageMetadata(torch.Size(shard.start), torch.Size(shard.shape)) for _, shard in chunks.values()],
     )
     metadata.planner_data[name] = _path(name)
-    for index, (start, (part, piece)) in enumerate(chunks.items()):
-        assert piece.at is not None
-        item, length, _ = piece.at
+    for index, (start, (part, shard)) in enumerate(chunks.items()):
+        assert shard.at is not None
+        item, length, _ = shard.at
         metadata.storage_data[MetadataIndex(name, start, index)] = _StorageInfo(part.file, item, length)
 
 

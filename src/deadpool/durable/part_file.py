@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deadpool.durable.pieces import (
+from deadpool.durable.rate import CheckedWriter, RateLimit
+from deadpool.durable.shards import (
     PartFile,
-    TensorPiece,
+    TensorShard,
     data_path,
     encode_part,
     part_path,
@@ -25,7 +26,6 @@ from deadpool.durable.pieces import (
     recording_path,
     share_out,
 )
-from deadpool.durable.rate import CheckedWriter, RateLimit
 from deadpool.durable.store import Store
 from deadpool.errors import StateError
 from deadpool.protocol.messages import Copy
@@ -54,10 +54,10 @@ class PartWriter:
         record = bytes(regions["record"])
         encoded_layout, host = split_record(record)
         files: dict[str, tuple[int, str]] = {}
-        pieces = self._write_tensors(rank, decode_layout(encoded_layout), regions, host_buffers(host["module"]), files)
+        shards = self._write_tensors(rank, decode_layout(encoded_layout), regions, host_buffers(host["module"]), files)
         self._write_file(record_path(rank), record, files)
         self._write_file(recording_path(rank), recording, files)
-        part = PartFile(rank=rank, file=data_path(rank), pieces=tuple(pieces), files=dict(files))
+        part = PartFile(rank=rank, file=data_path(rank), shards=tuple(shards), files=dict(files))
         self._write_file(part_path(rank), encode_part(part), files)
         return sum(size for size, _ in files.values())
 
@@ -68,21 +68,21 @@ class PartWriter:
         regions: dict[Region, memoryview],
         buffers: dict[str, Tensor],
         files: dict[str, tuple[int, str]],
-    ) -> list[TensorPiece]:
+    ) -> list[TensorShard]:
         writers = _writers(layout)
         with self._store.writing(f"{self._name}/{data_path(rank)}") as file:
             out = CheckedWriter(file, self._limit)
-            pieces = [
+            shards = [
                 self._write_tensor(rank, layout, entry, writers[entry.key], regions[entry.region], out)
                 for entry in layout.entries
             ]
-            pieces += [_write_buffer(rank, name, buffer, out) for name, buffer in buffers.items()]
+            shards += [_write_buffer(rank, name, buffer, out) for name, buffer in buffers.items()]
         files[data_path(rank)] = out.facts
-        return pieces
+        return shards
 
     def _write_tensor(
         self, rank: int, layout: SlotLayout, entry: TensorEntry, writer: int, whole: memoryview, out: CheckedWriter
-    ) -> TensorPiece:
+    ) -> TensorShard:
         data = whole[entry.offset : entry.offset + entry.nbytes]
         at = None
         if writer == rank:
@@ -90,7 +90,7 @@ class PartWriter:
             at = (out.size, len(archive), out.size + inside)
             out.write(archive)
         spec = entry.dtensor_spec
-        return TensorPiece(
+        return TensorShard(
             name=entry.name,
             kind=entry.key[0],
             dtype=dtype_name(entry.dtype),
@@ -142,13 +142,13 @@ def _is_dense(buffer: Tensor | None) -> bool:
     return buffer is not None and buffer.layout == torch.strided
 
 
-def _write_buffer(rank: int, name: str, buffer: Tensor, out: CheckedWriter) -> TensorPiece:
+def _write_buffer(rank: int, name: str, buffer: Tensor, out: CheckedWriter) -> TensorShard:
     data = memoryview(to_bytes(buffer))
     archive, inside = _archive(buffer.contiguous(), data)
     at = (out.size, len(archive), out.size + inside)
     out.write(archive)
     shape = tuple(buffer.shape)
-    return TensorPiece(
+    return TensorShard(
         name=name,
         kind="buffer",
         dtype=dtype_name(buffer.dtype),

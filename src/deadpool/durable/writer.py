@@ -31,8 +31,8 @@ from deadpool.durable.manifest import (
     encode_manifest,
     what_is_missing,
 )
-from deadpool.durable.pieces import decode_part, part_path
 from deadpool.durable.rate import RateLimit, facts_of
+from deadpool.durable.shards import decode_part, part_path
 from deadpool.durable.store import Store, open_store
 from deadpool.errors import DeadPoolError
 from deadpool.snapshot.arena.arena import Segment

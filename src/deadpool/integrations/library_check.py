@@ -1,7 +1,6 @@
 """What an integration relies on in its library, and whether this version has it.
 
-`Library`: Decides, before an integration changes anything, whether it can be used with the library that is
-installed.
+`Library` decides, before an integration changes anything, whether it can be used with the library that is installed.
 
     tested version, and all that is relied on is there     it goes on
     another version, and all of that is there              it goes on, with a note and the event `unknown_library`

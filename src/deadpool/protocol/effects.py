@@ -108,14 +108,28 @@ class WriteSeal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushCopy:
+class Push:
+    """Bytes of a sealed slot go to another node, which has verified them before they count. It is PushCopy or
+    Contribute."""
+
     slot: SlotRef
     copy: Copy
     holder: Holder
     generation: Generation
     full: bool
-    group: RankGroup | None = None  # only what member `target` of it needs is sent
-    target: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushCopy(Push):
+    """The other node stores the copy as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribute(Push):
+    """The other node is a member of the rank's group. It gets only what it needs, and adds that to its joint copy."""
+
+    group: RankGroup
+    target: int  # which member it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +243,8 @@ class StopParkedWork:
 
 
 DataEffect = (
-    Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy | FetchCopy | CutStreams | AcceptOffer | RefuseOffer
-    | WriteOut | FeatureEffect
+    Allocate | ReleaseSegment | HashSlot | WriteSeal | PushCopy | Contribute | FetchCopy | CutStreams | AcceptOffer
+    | RefuseOffer | WriteOut | FeatureEffect
 )  # fmt: skip
 """The effects on snapshots, for the data plane."""
 

@@ -26,10 +26,10 @@ from deadpool.trainer.process.environment import require_current_device
 from deadpool.trainer.process.session import Session
 from deadpool.trainer.shares.layout import Claims, apply_claims
 from deadpool.trainer.shares.shares import Makers, make_own
-from deadpool.trainer.unprotected import UnprotectedPool
+from deadpool.trainer.unprotected import UnprotectedRank
 
 
-class Pool:
+class JobRank:
     """The place of this process in a protected job: its rank, the number of ranks, and its rank on its node."""
 
     def __init__(self, session: Session) -> None:
@@ -48,7 +48,7 @@ class Pool:
         shares: Makers | None = None,
         **objects: object,
     ) -> Job:
-        """Protects objects as `deadpool.protect` does, for this pool."""
+        """Protects objects as `deadpool.protect` does, for this rank."""
         if current.job is not None:
             raise ConfigError("protect() was called twice: pass all objects to one call")
         made = make_own(shares or {}, objects, self.rank)
@@ -103,10 +103,10 @@ def protect(
 
     ConfigError: the objects cannot be protected; the message names the object and says what would be accepted.
     """
-    return _pool().protect(replicated=replicated, adapters=adapters, shares=shares, **objects)
+    return _joined().protect(replicated=replicated, adapters=adapters, shares=shares, **objects)
 
 
-def _pool() -> Pool | UnprotectedPool:
+def _joined() -> JobRank | UnprotectedRank:
     """The place of this process in the job whose default group the script has made."""
     if not dist.is_initialized():
         raise ConfigError(
@@ -115,7 +115,7 @@ def _pool() -> Pool | UnprotectedPool:
     return join()
 
 
-def join(backend: str | None = None) -> Pool | UnprotectedPool:
+def join(backend: str | None = None) -> JobRank | UnprotectedRank:
     """Makes the default process group and returns the place of this process in the job.
 
     `backend` is "gloo" (the default), "nccl", or one for each device, as in "cpu:gloo,cuda:nccl". A default group that
@@ -126,9 +126,9 @@ def join(backend: str | None = None) -> Pool | UnprotectedPool:
     """
     if current.session is None or current.default_group is None:
         note("this script was not started by DeadPool, so it is not protected: start it with `deadpool run`")
-        return UnprotectedPool() if dist.is_initialized() else UnprotectedPool.join(backend or "gloo")
+        return UnprotectedRank() if dist.is_initialized() else UnprotectedRank.join(backend or "gloo")
     current.default_group.join(backend)
-    return Pool(current.session)
+    return JobRank(current.session)
 
 
 def _modules(objects: dict[str, object]) -> list[nn.Module]:

@@ -137,8 +137,8 @@ class UnprotectedJob:
         return self._state.digest()
 
 
-class UnprotectedPool:
-    """The place of this process in a job without protection. It has the attributes and methods of Pool."""
+class UnprotectedRank:
+    """The place of this process in a job without protection. It has the attributes and methods of JobRank."""
 
     def __init__(self) -> None:
         self.rank = dist.get_rank()
@@ -146,7 +146,7 @@ class UnprotectedPool:
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
 
     @classmethod
-    def join(cls, backend: str) -> UnprotectedPool:
+    def join(cls, backend: str) -> UnprotectedRank:
         if "RANK" in os.environ:
             dist.init_process_group(backend)
         else:

@@ -28,7 +28,7 @@ _PLAIN = (bool, int, float, str, bytes)
 _PLAIN_EXACTLY = frozenset({type(None), *_PLAIN})
 
 
-def encode(message: Any) -> bytes:
+def encode(message: Message) -> bytes:
     if not isinstance(message, Message):
         raise WireError(f"a {type(message).__name__} cannot travel")
     if isinstance(message, FreeFormMessage):
@@ -36,9 +36,9 @@ def encode(message: Any) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes) -> Message:
     try:
-        message = _DECODER.decode(data)
+        message: Message = _DECODER.decode(data)
         if isinstance(message, FreeFormMessage):
             _check_plain(msgspec.structs.astuple(message))
     except WireError:
@@ -48,7 +48,7 @@ def decode(data: bytes) -> Any:
     return message
 
 
-def _check_plain(value: Any) -> None:
+def _check_plain(value: object) -> None:
     """msgspec also writes and reads dates, sets and more where `Any` is declared. Those are refused
     on both sides: the readers of such fields, and the JSON that many of them end in, know plain values only."""
     if type(value) in _PLAIN_EXACTLY:
@@ -64,7 +64,7 @@ def _check_plain(value: Any) -> None:
         raise WireError(f"a {type(value).__name__} cannot travel")
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> Any:
     """Converts types that msgspec does not know: a subclass of a plain type, such as numpy.float64, travels as that
     type.
     """

@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from typing import cast
 
 from deadpool.errors import VersionMismatch, WireError
-from deadpool.protocol.identity import Address
+from deadpool.protocol.identity import Address, Message
 from deadpool.wire.codec import Framer, decode, encode, frame
 from deadpool.wire.credentials import Credentials, carrier_of_server
 from deadpool.wire.deadline import PeerDeadline
@@ -28,7 +28,7 @@ _OLD_S = 1.0
 _GOODBYE_S = 1.0
 
 
-def framed(message: Any) -> bytes:
+def framed(message: Message) -> bytes:
     return frame(encode(message))
 
 
@@ -39,7 +39,7 @@ class ControlLink:
         self._reader, self._writer = reader, writer
         self.lost_reason = "closed"
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Message) -> None:
         self.send_framed(framed(message))
 
     def send_framed(self, data: bytes) -> None:
@@ -47,7 +47,7 @@ class ControlLink:
         if not self._writer.is_closing():
             self._writer.write(data)
 
-    async def messages(self) -> AsyncIterator[Any]:
+    async def messages(self) -> AsyncIterator[Message]:
         """A peer that sends nonsense, too much or too slowly counts as lost; `lost_reason` says why."""
         try:
             async for payload in payloads(self._reader):
@@ -147,14 +147,14 @@ class ServedLink(asyncio.Protocol):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._transport = reader, cast(asyncio.Transport, writer.transport)
         self._framer = Framer()
-        self._deliver: Callable[[Any], None] = _ignore
+        self._deliver: Callable[[Message], None] = _ignore
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._deadline = PeerDeadline(FRAME_S)
         self._waits_since: float | None = None  # for the rest of a frame
         self._check_timer: asyncio.TimerHandle | None = None
         self.lost_reason = "closed"
 
-    async def listen(self, deliver: Callable[[Any], None]) -> None:
+    async def listen(self, deliver: Callable[[Message], None]) -> None:
         """Hand every message to `deliver`. A peer that sends nonsense, too much or too slowly counts as lost, and
         `lost_reason` says why."""
         self._deliver = deliver
@@ -216,7 +216,7 @@ class ServedLink(asyncio.Protocol):
 
     # --- our side ----------------------------------------------------------------------------------------------------
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Message) -> None:
         self.send_framed(framed(message))
 
     def send_framed(self, data: bytes) -> None:
@@ -244,5 +244,5 @@ class ServedLink(asyncio.Protocol):
         self._transport.abort()
 
 
-def _ignore(message: Any) -> None:
+def _ignore(message: Message) -> None:
     """Messages of a peer that was given up lead to nothing."""

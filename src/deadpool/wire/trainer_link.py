@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deadpool.errors import WireError
+from deadpool.protocol.identity import Message
 from deadpool.wire.codec import Framer, decode, encode, frame
 
 _CREDENTIALS = struct.Struct("iII")
@@ -28,7 +29,7 @@ class AgentEnd:
     """One trainer, seen from its agent. Callbacks run on the event loop."""
 
     def __init__(
-        self, sock: socket.socket, on_message: Callable[[AgentEnd, Any], None], on_lost: Callable[[AgentEnd], None]
+        self, sock: socket.socket, on_message: Callable[[AgentEnd, Message], None], on_lost: Callable[[AgentEnd], None]
     ) -> None:
         self._sock, self._on_message, self._on_lost = sock, on_message, on_lost
         self._loop = asyncio.get_running_loop()
@@ -38,7 +39,7 @@ class AgentEnd:
         sock.setblocking(False)
         self._loop.add_reader(sock, self._readable)
 
-    def send(self, message: Any, descriptor: int | None = None) -> None:
+    def send(self, message: Message, descriptor: int | None = None) -> None:
         if self._open:
             self._outbox.append((frame(encode(message)), descriptor))
             self._flush()
@@ -104,7 +105,7 @@ class TrainerEnd:
     def agent_pid(self) -> int:
         return _peer(self._sock)[0]
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Message) -> None:
         with self._lock, contextlib.suppress(OSError):  # the reading thread sees the end and acts on it
             self._sock.sendall(frame(encode(message)))
 
@@ -139,7 +140,7 @@ class TrainerListener:
     """The socket that the trainers of one node connect to."""
 
     def __init__(
-        self, name: str, on_message: Callable[[AgentEnd, Any], None], on_lost: Callable[[AgentEnd], None]
+        self, name: str, on_message: Callable[[AgentEnd, Message], None], on_lost: Callable[[AgentEnd], None]
     ) -> None:
         self.name = name
         self._on_message, self._on_lost = on_message, on_lost

@@ -13,6 +13,7 @@ from deadpool.protocol.effects import (
     AcceptOffer,
     AgentEffect,
     Allocate,
+    Contribute,
     CutStreams,
     DataEffect,
     Emit,
@@ -23,6 +24,7 @@ from deadpool.protocol.effects import (
     KillTrainer,
     LookElsewhere,
     ProbePeers,
+    Push,
     PushCopy,
     RefuseOffer,
     ReleaseLease,
@@ -138,7 +140,7 @@ class ScriptedNode:
         self.now = 0.0
         self._inputs: deque[Any] = deque()
         self._busy = False
-        self._offers: dict[int, tuple[ScriptedNode, PushCopy]] = {}
+        self._offers: dict[int, tuple[ScriptedNode, Push]] = {}
         self._offer_count = 0
 
     def join(self) -> Join:
@@ -196,7 +198,7 @@ class ScriptedNode:
             case HashSlot(slot=slot):
                 digest = Digest(record=hash((slot.segment, 1)) & _MASK, unique=hash(self.name) & _MASK, replica=0)
                 self.feed(Hashed(slot=slot, digest=digest))
-            case PushCopy(holder=holder):
+            case PushCopy(holder=holder) | Contribute(holder=holder):
                 self._peers[holder.node].offer(self, effect)
             case AcceptOffer(offer=offer, slot=slot):
                 self._take(*self._offers.pop(offer), slot)
@@ -216,12 +218,12 @@ class ScriptedNode:
 
     # --- copies of others --------------------------------------------------------------------------------------------
 
-    def offer(self, source: ScriptedNode, push: PushCopy) -> None:
+    def offer(self, source: ScriptedNode, push: Push) -> None:
         self._offer_count += 1
         self._offers[self._offer_count] = (source, push)
         self.feed(Offered(offer=self._offer_count, generation=push.generation, copy=push.copy))
 
-    def _take(self, source: ScriptedNode, push: PushCopy, slot: SlotRef) -> None:
+    def _take(self, source: ScriptedNode, push: Push, slot: SlotRef) -> None:
         self.feed(Received(slot=slot, copy=push.copy, bytes_received=1))
         seal = push.copy.seal
         source.feed(Pushed(rank=seal.rank, version=seal.version, node=self.name))

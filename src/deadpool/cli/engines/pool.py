@@ -125,7 +125,7 @@ def join(
         make_private_folder(place)
     except OSError as error:
         raise unusable("folder", place, error) from None
-    memory = int(memory_gb * _GB) or int(machine_facts("127.0.0.1").get("memory_bytes") or 0)
+    memory = int(memory_gb * _GB) or machine_facts("127.0.0.1")["memory_bytes"]
     stop_on_interrupts()
     try:
         asyncio.run(_join(own, place, pool, at, memory, while_parked))

@@ -7,8 +7,8 @@ It lies in a ConfigMap, which outlives pods: a coordinator's pod that is replace
 neither begin the job a second time nor wait for a job that is over. While the job runs nothing here is needed: the
 API server may be away.
 
-`ask_one` and `ask_leader`: Asks the coordinators of a job, wherever they are: whether one answers, and what the one
-that leads says.
+`ask_one` and `ask_leader` ask the coordinators of a job, wherever they are, whether one answers, and what the one that
+leads says.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from deadpool.config.job_config import JobConfig
 from deadpool.config.timeouts import STREAM_AT_LEAST_S
@@ -47,7 +47,7 @@ from deadpool.protocol.effects import (
     ToTrainer,
 )
 from deadpool.protocol.health import HealthSample
-from deadpool.protocol.identity import Address
+from deadpool.protocol.identity import Address, Message
 from deadpool.protocol.inputs import (
     Activity,
     AgentInput,
@@ -67,6 +67,7 @@ from deadpool.protocol.messages import (
     Examine,
     Fence,
     Injected,
+    Injection,
     Join,
     Seat,
     ToTrainerMessage,
@@ -275,14 +276,17 @@ class AgentProcess:
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
-    def _on_request(self, message: Any) -> None:
+    def _on_request(self, request: Examine | Injection) -> None:
         """What a coordinator asks for beside its term's orders."""
-        if isinstance(message, Examine):
-            self._examination.begin(message)
-        else:
-            self._injections.order(message)
+        match request:
+            case Examine():
+                self._examination.begin(request)
+            case Injection():
+                self._injections.order(request)
+            case _:
+                assert_never(request)
 
-    def _on_trainer_message(self, end: AgentEnd, message: Any) -> None:
+    def _on_trainer_message(self, end: AgentEnd, message: Message) -> None:
         if isinstance(message, TrainerHello):
             self._ends[message.trainer] = end
         if isinstance(message, Injected):

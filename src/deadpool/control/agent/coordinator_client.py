@@ -18,15 +18,14 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from deadpool.control.console import print_line
 from deadpool.errors import VersionMismatch, WireError
 from deadpool.events.event import Event
 from deadpool.protocol.agent.leadership.coordinator_session import CoordinatorSearch
-from deadpool.protocol.identity import Address
+from deadpool.protocol.identity import Address, Message
 from deadpool.protocol.inputs import AgentInput, CoordinatorFound, CoordinatorLost, FromCoordinator
-from deadpool.protocol.messages import Join, Order, Peer, Report, Welcome
+from deadpool.protocol.messages import Examine, Injection, Join, Order, Peer, Report, Welcome
 from deadpool.wire.control_link import ControlLink, connect
 from deadpool.wire.credentials import Credentials
 
@@ -42,10 +41,10 @@ class CoordinatorClient:
         *,
         join: Callable[[], Join],
         feed: Callable[[AgentInput], None],
-        order: Callable[[Any], None],
+        order: Callable[[Examine | Injection], None],
     ) -> None:
         """`join` gives the first message of a connection. `feed` takes inputs for the core. `order` takes messages that
-        belong to no term: faults to inject."""
+        belong to no term: faults to inject, and examinations."""
         self._coordinators, self._credentials = tuple(coordinators), credentials
         self._join, self._feed, self._order = join, feed, order
         self._search = CoordinatorSearch()
@@ -77,7 +76,7 @@ class CoordinatorClient:
             self._link, self.is_accepted = None, False
             self._feed(CoordinatorLost(reason=reason))
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Message) -> None:
         """Sends a message, or drops it without a connection: a coordinator asks for what it has to know."""
         if self._link is not None:
             self._link.send(message)
@@ -131,15 +130,18 @@ class CoordinatorClient:
             return str(error)
         return link.lost_reason
 
-    def _on_message(self, message: Any) -> None:
-        if not isinstance(message, Order):
-            self._order(message)
-            return
-        if isinstance(message.message, Welcome):
-            self._coordinators = message.message.settings.coordinators or self._coordinators
-            self._search.start_over()
-            self.is_accepted = True
-        self._feed(FromCoordinator(term=message.term, message=message.message))
+    def _on_message(self, message: Message) -> None:
+        match message:
+            case Order(term=term, message=order):
+                if isinstance(order, Welcome):
+                    self._coordinators = order.settings.coordinators or self._coordinators
+                    self._search.start_over()
+                    self.is_accepted = True
+                self._feed(FromCoordinator(term=term, message=order))
+            case Examine() | Injection():
+                self._order(message)
+            case _:
+                raise WireError(f"a {type(message).__name__} is not for an agent")
 
 
 LIMIT = 1000

@@ -29,11 +29,13 @@ from deadpool.protocol.causes import Refusal
 from deadpool.protocol.effects import (
     AcceptOffer,
     Allocate,
+    Contribute,
     CutStreams,
     DataEffect,
     FeatureEffect,
     FetchCopy,
     HashSlot,
+    Push,
     PushCopy,
     RefuseOffer,
     ReleaseSegment,
@@ -59,7 +61,7 @@ from deadpool.snapshot.arena.checksums import HASHING_THREADS
 from deadpool.snapshot.arena.salvage_file import write_salvage
 from deadpool.snapshot.arena.slot import compute_piece_digests, write_seal
 from deadpool.snapshot.transfer import (
-    Found,
+    FoundCopy,
     PeerRefused,
     PushRequest,
     TransferClient,
@@ -81,7 +83,7 @@ class DataPlane:
         credentials: Credentials,
         post: Callable[[AgentInput], None],
         note: Callable[[Event], None],
-        midway: Callable[[PushCopy], Callable[[], None] | None],
+        midway: Callable[[Push], Callable[[], None] | None],
         deadline_s: float,
         priority: ThreadPriority,
         kept: Path,
@@ -177,7 +179,7 @@ class DataPlane:
                 self._submit(self._hash, effect)
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
-            case PushCopy():
+            case PushCopy() | Contribute():
                 self._stream(functools.partial(self._push, midway=self._midway(effect)), effect)
             case FetchCopy(fetch=fetch) if fetch.fallback:
                 self._features.load(effect)
@@ -231,6 +233,7 @@ class DataPlane:
             self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
 
     def _hash(self, effect: HashSlot) -> None:
+        """A joint copy is hashed by who makes it, and a snapshot of one rank here."""
         digest = self._joint.hash(effect)
         self._deliver(Hashed(slot=effect.slot, digest=self._hash_snapshot(effect) if digest is None else digest))
 
@@ -257,12 +260,17 @@ class DataPlane:
                 failure = f"rank {copy.seal.rank}: {error}"
         self._deliver(WrittenOut(ranks=tuple(written), folder=str(self._kept.resolve()), failure=failure))
 
-    def _push(self, effect: PushCopy, midway: Callable[[], None] | None) -> None:
+    def _push(self, effect: PushCopy | Contribute, midway: Callable[[], None] | None) -> None:
         seal, holder = effect.copy.seal, effect.holder
         began = time.monotonic()
         try:
-            push = self._push_copy if effect.group is None else self._joint.send
-            count = push(effect, midway)
+            match effect:
+                case PushCopy():
+                    count = self._push_copy(effect, midway)
+                case Contribute():
+                    count = self._joint.send(effect, midway)
+                case _ as never:
+                    assert_never(never)
         except DeadPoolError as error:
             refusal, reason = _refusal(error), str(error)
             failed = PushFailed(rank=seal.rank, version=seal.version, node=holder.node, refusal=refusal, reason=reason)
@@ -296,7 +304,7 @@ class DataPlane:
 
     # --- called by the transfer server's threads ---------------------------------------------------------------------
 
-    def _find(self, rank: int, version: Version) -> Found | None:
+    def _find(self, rank: int, version: Version) -> FoundCopy | None:
         return self._answer_on_loop(lambda: self._look_up(rank, version))
 
     def _answer_on_loop(self, question: Callable[[], T]) -> T:
@@ -304,13 +312,13 @@ class DataPlane:
         self._loop.call_soon_threadsafe(lambda: answer.set_result(question()))
         return answer.result(_ANSWER_S)
 
-    def _look_up(self, rank: int, version: Version) -> Found | None:
+    def _look_up(self, rank: int, version: Version) -> FoundCopy | None:
         shelves = (self._core.copies.own.get(rank), self._core.copies.held.get(rank))
         slot = next((found for shelf in shelves if shelf and (found := shelf.find(version))), None)
         if slot is None or slot.copy is None:
             return None
         segment = self._segment(slot.ref.segment)
-        return Found(
+        return FoundCopy(
             fd=segment.fd,
             offset=segment.offset(slot.ref.index),
             seal=slot.copy.seal,

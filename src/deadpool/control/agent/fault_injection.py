@@ -10,11 +10,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from deadpool.events.event import Event
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
-from deadpool.protocol.effects import PushCopy
+from deadpool.protocol.effects import Push
 from deadpool.protocol.messages import Injected, Injection
 from deadpool.protocol.seal import Seal
 
@@ -28,7 +27,7 @@ class NodeInjections:
         self,
         trainers: NodeTrainers,
         *,
-        send: Callable[[str, Any], None],
+        send: Callable[[str, Injection], None],
         signal_trainer: Callable[[str, int], None],
         report: Callable[[Event], None],
     ) -> None:
@@ -59,7 +58,7 @@ class NodeInjections:
         if news.hit and news.injection.rank is None:
             self._inject(news.injection)
 
-    def midway(self, push: PushCopy) -> Callable[[], None] | None:
+    def midway(self, push: Push) -> Callable[[], None] | None:
         """What to do when the first bytes of this push are on the wire, if an order waits for it. It runs on the push's
         thread."""
         seal = push.copy.seal

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import psutil
 
@@ -22,9 +22,14 @@ from deadpool.protocol.agent.trainers.trainers import TrainerState
 _MEGABITS_PER_GIGABYTE = 8000.0
 
 
-def machine_facts(host: str) -> dict[str, Any]:
+class MachineFacts(TypedDict):
+    memory_bytes: int
+    link_gbps: float | None
+
+
+def machine_facts(host: str) -> MachineFacts:
     """Memory of the machine, and the speed that the network card of this address reports."""
-    return {"memory_bytes": psutil.virtual_memory().total, "link_gbps": _link_gbps(host)}
+    return MachineFacts(memory_bytes=psutil.virtual_memory().total, link_gbps=_link_gbps(host))
 
 
 def _link_gbps(host: str) -> float | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.agent.data_plane import DataPlane
 from deadpool.events.event import Event
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers, TrainerState
+from deadpool.protocol.identity import Message
 from deadpool.protocol.messages import Report, Stepped
 from deadpool.views.metrics.endpoint import Endpoint, NodeCollector
 from deadpool.views.metrics.folds import NodeFacts, StepTimes
@@ -37,7 +37,7 @@ class AgentMetrics:
     def close(self) -> None:
         self._endpoint.close()
 
-    def on_trainer_message(self, name: str, message: Any) -> None:
+    def on_trainer_message(self, name: str, message: Message) -> None:
         trainer = self._trainers.by_name.get(name)
         if isinstance(message, Stepped) and trainer is not None and trainer.state is TrainerState.SEATED:
             assert trainer.rank is not None
@@ -46,7 +46,7 @@ class AgentMetrics:
     def on_report(self, report: Report) -> None:
         self._event_counts.update(str(record.get("what")) for record in report.records)
 
-    def step_times(self) -> dict[str, Any]:
+    def step_times(self) -> dict[str, object]:
         return self._step_times.facts()
 
     def _facts(self) -> NodeFacts:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.agent.coordinator_client import CoordinatorClient, UnsentReports
@@ -95,7 +94,7 @@ class NodeReports:
         """Signs of health that this source would tell of are not seen here."""
         self.report(Event(what="health_unseen", node=self._node, detail={"source": source, "reason": reason}))
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, object]:
         sent = self._data.sent
         return {
             "host": self._host,

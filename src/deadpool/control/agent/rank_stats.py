@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-from typing import Any
 
 from deadpool.protocol.agent.copies.capture_costs import RankCosts
 from deadpool.protocol.agent.core import Agent
@@ -37,13 +36,13 @@ class SentBytes:
         return self.total / self.seconds / 1e9 if self.seconds else None
 
 
-def rank_figures(core: Agent, sent: SentBytes) -> dict[str, dict[str, Any]]:
+def rank_figures(core: Agent, sent: SentBytes) -> dict[str, dict[str, object]]:
     """Figures of every rank on this node that has a sealed snapshot."""
     ranks = (trainer.rank for trainer in core.trainers.seated() if trainer.rank is not None)
     return {str(rank): figures for rank in ranks if (figures := _figures(core, sent, rank))}
 
 
-def _figures(core: Agent, sent: SentBytes, rank: int) -> dict[str, Any] | None:
+def _figures(core: Agent, sent: SentBytes, rank: int) -> dict[str, object] | None:
     shelf = core.copies.own.get(rank)
     copies = [slot.copy for slot in shelf.sealed() if slot.copy is not None] if shelf else []
     if not copies:

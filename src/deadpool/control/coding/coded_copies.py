@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from deadpool.control.shells import JointAccess, JointShell
 from deadpool.errors import CopyDamaged
 from deadpool.events.event import Event
-from deadpool.protocol.effects import AcceptOffer, FetchCopy, HashSlot, PushCopy
+from deadpool.protocol.effects import AcceptOffer, Contribute, FetchCopy, HashSlot
 from deadpool.protocol.features.coding.stripes import parity_layout
 from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.inputs import Received, ReceiveFailed, SourceDamaged
@@ -87,9 +87,8 @@ class CodedCopies(JointShell):
 
     # --- to the parities of other nodes -------------------------------------------------------------------------------
 
-    def send(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
+    def send(self, effect: Contribute, midway: Callable[[], None] | None) -> int:
         group, copy, holder = effect.group, effect.copy, effect.holder
-        assert group is not None
         contribution = Contribution(
             group=group,
             target=effect.target,

@@ -85,10 +85,11 @@ class Announcement:
                 self._tell(Event(what="storage_back", detail={"what_waits": _WHAT, "dropped": 0}))
             asyncio.get_running_loop().call_later(_LOOK_S, self._look_after)
 
-    def storage(self) -> dict[str, Any] | None:
+    def storage(self) -> dict[str, object] | None:
         """Describes the announcement that waits for the disk, for `deadpool status`. None means that it is written."""
-        told = {"what_waits": _WHAT, "node": None, "reason": self._reason, "waiting": 1, "dropped": 0}
-        return told if self._is_told else None
+        if not self._is_told:
+            return None
+        return {"what_waits": _WHAT, "node": None, "reason": self._reason, "waiting": 1, "dropped": 0}
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class Announcement:
 _CONNECT_PATIENCE_S = 3.0
 
 
-def ask(run_dir: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
+def ask(run_dir: RunDir, what: str, **arguments: object) -> dict[str, Any]:
     """Raises ConfigError with the coordinator's reason if it refuses, or if none answers."""
     return _body(asyncio.run(_ask(run_dir, Ask(what=what, arguments=arguments))))
 
@@ -135,7 +136,7 @@ async def ask_status(run_dir: RunDir) -> dict[str, Any]:
     return _body(await _ask(run_dir, Ask(what="status", arguments={})))
 
 
-def ask_pool(folder: RunDir, what: str, **arguments: Any) -> dict[str, Any]:
+def ask_pool(folder: RunDir, what: str, **arguments: object) -> dict[str, Any]:
     """Asks the pool whose folder this is, as `ask` does a coordinator."""
     return _body(asyncio.run(_ask(pool_folder(folder.path), Ask(what=what, arguments=arguments), "pool")))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from deadpool.config.checks import AUTO
@@ -11,6 +11,7 @@ from deadpool.control.coordinator.progress import DROPPED_FACT, STORAGE_FACT, St
 from deadpool.control.coordinator.requests import DrainRpc, ExaminationRpc, InjectionRpc
 from deadpool.control.coordinator.status import describe
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
+from deadpool.protocol.identity import Message
 from deadpool.protocol.inputs import AuditAsked, CoordinatorInput, FeatureInput, SchemeAsked, StopAsked
 from deadpool.protocol.messages import Answer, Ask
 from deadpool.protocol.schemes import Scheme
@@ -25,7 +26,7 @@ class Commands:
         storage: StorageWatch,
         facts: Callable[[], dict[str, dict[str, Any]]],
         feed: Callable[[CoordinatorInput], None],
-        send: Callable[[str, Any], None],
+        send: Callable[[str, Message], None],
     ) -> None:
         """`facts` is what each connected node last said of itself, and `send` sends a message to a node."""
         self._leadership, self._injections, self._storage = leadership, injections, storage
@@ -33,8 +34,8 @@ class Commands:
         self._drains = DrainRpc(lambda: leadership.coordinator, feed=feed)
         self.examinations = ExaminationRpc(lambda: leadership.coordinator, send=send)
         self.last_fault: dict[str, Any] | None = None
-        self.standbys: Callable[[], dict[str, Any] | None] = lambda: None
-        self.announced: Callable[[], dict[str, Any] | None] = lambda: None  # why job.json is not written
+        self.standbys: Callable[[], Mapping[str, object] | None] = lambda: None
+        self.announced: Callable[[], Mapping[str, object] | None] = lambda: None  # why job.json is not written
 
     def answer(self, ask: Ask) -> Answer:
         if ask.what == DISMISS and not self._leadership.is_leader:
@@ -103,7 +104,7 @@ class Commands:
         """Returns the last fault that this process has seen; a coordinator before it may have seen others."""
         return console_line(self.last_fault) if self.last_fault is not None else None
 
-    def _surroundings(self) -> dict[str, Any]:
+    def _surroundings(self) -> dict[str, object]:
         """What is no matter of the core: disks, and other coordinators."""
         facts = self._facts().values()
         told = [self._storage.facts(), self.announced(), *(each.get(STORAGE_FACT) for each in facts)]

@@ -28,7 +28,7 @@ from deadpool.events.event import Event
 from deadpool.events.log import EventLog
 from deadpool.protocol.coordinator.leadership.leadership import Leadership
 from deadpool.protocol.effects import CoordinatorEffect, Drop, Emit, Finish, ToAgent
-from deadpool.protocol.identity import Address
+from deadpool.protocol.identity import Address, Message
 from deadpool.protocol.inputs import (
     CoordinatorInput,
     FeatureInput,
@@ -103,7 +103,7 @@ class CoordinatorServer:
         self._prints_json = print_json
         self._became_leader, self._was_leader, self._heard = became_leader, False, heard
         self._peers: dict[str, LinkedNode] = {}
-        self._last_order: tuple[Any, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
+        self._last_order: tuple[Message | None, int, bytes] = (None, 0, b"")  # the last order: message, term, bytes
         self._injections = InjectionRpc(
             lambda: leadership.coordinator, orders, send=self._send, log_event=self.log_event
         )
@@ -156,7 +156,7 @@ class CoordinatorServer:
         """What the feature looks for may be slow to come, and the job runs meanwhile."""
         self._run_in_background(self._lead(feature))
 
-    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -199,7 +199,7 @@ class CoordinatorServer:
     def _on_refused(self, refused: RefusedPeer, count: int) -> None:
         self.log_event(Event(what="connection_refused", detail={"reason": refused.sentence, "count": count}))
 
-    def _on_message(self, caller: Caller, message: Any) -> None:
+    def _on_message(self, caller: Caller, message: Message) -> None:
         match message:
             case _ if caller.node is not None:
                 if self._is_current(caller):
@@ -238,7 +238,7 @@ class CoordinatorServer:
             peer.link.abort()
             self._feed(LinkLost(node=node, reason="the agent connected again"))
 
-    def _on_node_message(self, node: str, message: Any) -> None:
+    def _on_node_message(self, node: str, message: Message) -> None:
         match message:
             case Report(records=records):
                 for record in records:
@@ -306,7 +306,7 @@ class CoordinatorServer:
                 self._last_order = (message, term, framed(Order(term=term, message=message)))
             self._peers[node].link.send_framed(self._last_order[2])
 
-    def _send(self, node: str, message: Any) -> None:
+    def _send(self, node: str, message: Message) -> None:
         if node in self._peers:
             self._peers[node].link.send(message)
 

@@ -86,7 +86,7 @@ class ProgressReport:
         return sent_bytes, counts, round(seconds, 6)
 
 
-def _step_times(fact: Mapping[str, Any]) -> dict[str, Any]:
+def _step_times(fact: Mapping[str, Any]) -> dict[str, object]:
     """What does not look as it should counts as nothing: a node's figures must not end a coordinator."""
     told = fact.get(STEP_TIMES_FACT) or {}
     counts, seconds = told.get("step_counts"), told.get("step_seconds")
@@ -95,7 +95,7 @@ def _step_times(fact: Mapping[str, Any]) -> dict[str, Any]:
     return {"n": list(counts), "seconds": seconds}
 
 
-def _nothing() -> dict[str, Any]:
+def _nothing() -> dict[str, object]:
     return {"bytes": 0, "n": _NO_COUNTS, "seconds": 0.0}
 
 

@@ -38,7 +38,7 @@ def _mean(rates: dict[str, float]) -> float:
     return sum(rates.values()) / len(rates)
 
 
-def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, object]:
     watermark = core.commits.permit.watermark
     newest = completed_steps(core)
     return {
@@ -73,7 +73,7 @@ def describe(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, A
     }
 
 
-def _size(core: Coordinator) -> dict[str, Any]:
+def _size(core: Coordinator) -> dict[str, object]:
     return {
         "nodes": len(set(core.seats)),
         "of": core.layout.positions,
@@ -82,13 +82,13 @@ def _size(core: Coordinator) -> dict[str, Any]:
     }
 
 
-def _drain(core: Coordinator) -> dict[str, Any] | None:
+def _drain(core: Coordinator) -> dict[str, object] | None:
     """Describes the drain under way, but no reconfiguration: in that no node leaves."""
     drain = core.drains.current
     return drain.facts() if drain is not None and drain.node is not None else None
 
 
-def _interval(core: Coordinator) -> dict[str, Any]:
+def _interval(core: Coordinator) -> dict[str, object]:
     """Steps from one snapshot to the next, as last ordered. The order may begin at a version that is still to come."""
     schedule, why = core.commits.timetable.newest, core.interval_widened
     widened = {"by": why.cause.value, "reason": why.reason, "remedy": REMEDIES[why.cause]} if why is not None else None
@@ -96,7 +96,7 @@ def _interval(core: Coordinator) -> dict[str, Any]:
     return {"every": schedule.every, "from": schedule.start, "budget": budget, "widened": widened}
 
 
-def _slots(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+def _slots(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, object] | None:
     """How many slots every rank has, and the node on which copies take the largest share of what they may take. None:
     no node has told yet."""
     if core.settings.slots:
@@ -118,12 +118,12 @@ def _slots(core: Coordinator, facts: dict[str, dict[str, Any]]) -> dict[str, Any
     }
 
 
-def _overhead(core: Coordinator) -> dict[str, Any] | None:
+def _overhead(core: Coordinator) -> dict[str, object] | None:
     measured = core.overhead
     return {"share": measured.share, "error": measured.error, "comparisons": measured.count} if measured else None
 
 
-def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _rank(core: Coordinator, rank: int, facts: dict[str, dict[str, Any]]) -> dict[str, object]:
     """Describes a rank, with the figures that its node reported last: the sizes of its newest snapshot, and the bytes
     that it took on the wire."""
     node = core.seats[core.layout.position_of(rank)]
@@ -143,7 +143,7 @@ def _holders(core: Coordinator, position: int) -> list[str]:
     return [core.seats[holder] for holder in core.commits.placement.of(position)]
 
 
-def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, Any]:
+def _node(core: Coordinator, member: Member, facts: dict[str, Any]) -> dict[str, object]:
     position = member.position
     ranks = list(member.ranks(core.layout))
     return {

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import IO, Any
 
 from deadpool.config.environment import PREFIX, SECRET_VARIABLE
 from deadpool.config.orders import HookRule
@@ -86,7 +86,7 @@ def _environment(record: dict[str, Any]) -> dict[str, str]:
     return variables
 
 
-def _last_words(output: Any) -> str:
+def _last_words(output: IO[bytes]) -> str:
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - _TOLD_BYTES))
     text = output.read().decode(errors="replace").strip()

@@ -139,7 +139,9 @@ class RunDir:
             return Credentials(secret, load_tls(mode, serving=serving))
         return read_credentials(serving=serving, tls=mode, default_secret=self.secret_file)
 
-    def announce(self, address: Address, *, tls: str, still: Callable[[], bool] = lambda: True, **facts: Any) -> None:
+    def announce(
+        self, address: Address, *, tls: str, still: Callable[[], bool] = lambda: True, **facts: object
+    ) -> None:
         """Called by the process that becomes the coordinator. The file is replaced at once: a command may read it any
         time. `still` says, after a disk has taken its time, whether this process is the coordinator."""
         draft = self.path / f"job.json.{os.getpid()}.{threading.get_ident()}"

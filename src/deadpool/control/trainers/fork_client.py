@@ -55,7 +55,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def request(link: socket.socket, *words: Any, descriptor: int | None = None) -> None:
+def request(link: socket.socket, *words: object, descriptor: int | None = None) -> None:
     """If the fork server is gone, the request is dropped: the socket's end is seen elsewhere."""
     with contextlib.suppress(OSError):
         socket.send_fds(link, [bytes(msgpack.packb(words))], [] if descriptor is None else [descriptor])

@@ -23,6 +23,6 @@ from deadpool.integrations.deepspeed.relies_on import LIBRARIES
 from deadpool.integrations.library_check import importing
 
 with importing(LIBRARIES):
-    from deadpool.integrations.deepspeed.protection import protect
+    from deadpool.integrations.deepspeed.protect import protect
 
 __all__ = ["protect"]

@@ -23,12 +23,12 @@ from lightning.pytorch.trainer import call
 
 from deadpool.errors import ConfigError
 from deadpool.integrations.lightning.data import LightningData
-from deadpool.integrations.lightning.position import Position
+from deadpool.integrations.lightning.loop_state import LoopState
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
-from deadpool.trainer.protect import Pool, join
+from deadpool.trainer.protect import JobRank, join
 
 _BEGINNINGS = ("on_fit_start", "on_train_start", "on_train_epoch_start")
 
@@ -104,7 +104,7 @@ class Training:
         self._quiet = quiet  # until this process is no spare any more
         self.job: Job | None = None
         self._loop: StepLoop
-        self._position: Position
+        self._position: LoopState
         self.data = LightningData()
 
     def ignore_checkpoint(self) -> None:
@@ -130,9 +130,9 @@ class Training:
         self._loop.next_step()
 
     def _begin(self) -> None:
-        trainer, pool = self._trainer, join()
-        assert isinstance(pool, Pool)
-        self._position = Position(trainer)
+        trainer, joined = self._trainer, join()
+        assert isinstance(joined, JobRank)
+        self._position = LoopState(trainer)
         if self._quiet is None:
             self._position.files.begin()
         objects: dict[str, Any] = {"model": trainer.strategy.model, "position": self._position, "data": self.data}
@@ -140,7 +140,7 @@ class Training:
         objects |= {f"scheduler{index}": each.scheduler for index, each in enumerate(trainer.lr_scheduler_configs)}
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
             objects["scaler"] = scaler
-        self.job = pool.protect(**objects, **self.objects)
+        self.job = joined.protect(**objects, **self.objects)
         self._returned.begin(self.job)
         position = self._position
         self._loop = self.job.loop(lambda: _count_steps(trainer, position.first))

@@ -33,7 +33,7 @@ from deadpool.integrations.megatron.state import (
 )
 from deadpool.trainer.interface import Job
 from deadpool.trainer.protect import join
-from deadpool.trainer.unprotected import UnprotectedPool
+from deadpool.trainer.unprotected import UnprotectedRank
 
 _KINDS = (DistributedOptimizer, Float16OptimizerWithFloat16Params, FP32Optimizer)
 _TORCHS_OWN = (optim.Adam, optim.AdamW, optim.SGD)
@@ -177,7 +177,7 @@ def protect(
     optimizers = chained(optimizer)
     found = _objects(chunks, optimizers, scheduler, data) | {name: _stateful(each) for name, each in objects.items()}
     if not is_protected:
-        return UnprotectedPool().protect(**found)
+        return UnprotectedRank().protect(**found)
     require_supported(chunks, optimizer, force=force)
     adapter = MegatronAdapter(chunks, optimizers)
     return join().protect(adapters=[adapter], **found, leftovers=adapter)

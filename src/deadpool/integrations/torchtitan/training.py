@@ -11,7 +11,7 @@ read again after a fault, from the state before that step, and compared with wha
 process that has read data before, a fresh process takes its place. Where they differ in a fresh one the job ends:
 nobody may go on with other data unnoticed.
 
-`Position`: what Trainer keeps beside model, optimizers, schedulers and data, and changes in a step.
+`LoopState`: what Trainer keeps beside model, optimizers, schedulers and data, and changes in a step.
 
 `ChunkedLossAdapter`: what ChunkedLossWrapper leaves in the output layer if a fault cuts it off.
 
@@ -42,7 +42,7 @@ from deadpool.trainer.adapters import Adapter
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import Moved, StepLoop
-from deadpool.trainer.protect import Pool, join
+from deadpool.trainer.protect import JobRank, join
 
 _PATH = "dataloader.state_dict()"
 
@@ -125,7 +125,7 @@ def _feed(hasher: Any, value: Any) -> None:
 _TIME = "time_last_log"
 
 
-class Position:
+class LoopState:
     """Step and token counts, other plain attributes of the trainer, and the counters of metrics and validation.
 
     `ended`: torchtitan has left its loop after the last step. `was_loaded`: the state came from another process, or
@@ -199,7 +199,7 @@ class Training:
         self.batches = Batches(trainer.dataloader)
         self.job: Job | None = None
         self._loop: StepLoop
-        self._position = Position(trainer, is_new=quiet is not None)
+        self._position = LoopState(trainer, is_new=quiet is not None)
         watch_checkpoints(trainer.checkpointer, self)
         watch_metrics(trainer.metrics_processor, self)
         if trainer.config.validator.enable:
@@ -261,8 +261,8 @@ class Training:
             )
 
     def _begin(self) -> None:
-        trainer, pool = self._trainer, join()
-        assert isinstance(pool, Pool)
+        trainer, joined = self._trainer, join()
+        assert isinstance(joined, JobRank)
         self.batches.begin_step()
         objects: dict[str, Any] = {"position": self._position, "data": self.batches}
         for name, parts in (
@@ -271,7 +271,7 @@ class Training:
             ("scheduler", trainer.lr_schedulers.schedulers),
         ):
             objects |= {f"{name}{index}": part for index, part in enumerate(parts)}
-        self.job = pool.protect(adapters=adapters_of(trainer), **objects, **self._objects)
+        self.job = joined.protect(adapters=adapters_of(trainer), **objects, **self._objects)
         self._returned.begin(self.job)
         self._loop = self.job.loop(lambda: 0 if self._position.ended else _NO_END)
         self._loop.enter()

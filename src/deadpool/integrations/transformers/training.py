@@ -3,7 +3,7 @@
 `Training`: one call of `train`, protected: where its steps begin, and where Trainer's loop is entered again after a
 fault.
 
-`SummedLoss` and `Position`: what Trainer keeps beside model, optimizer and scheduler, and changes in a step.
+`SummedLoss` and `LoopState`: what Trainer keeps beside model, optimizer and scheduler, and changes in a step.
 
 What cannot be protected, because a step could not be redone exactly. It is refused with the reason.
 """
@@ -35,7 +35,7 @@ from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
 from deadpool.trainer.loop import StepLoop
-from deadpool.trainer.protect import Pool, join
+from deadpool.trainer.protect import JobRank, join
 
 _NOT_STATE = frozenset({"train_dataset", "eval_dataset", "log_history", "_buffered_inputs"})
 
@@ -50,7 +50,7 @@ class SummedLoss(nn.Module):
         self.register_buffer("value", torch.tensor(0.0, device=device))
 
 
-class Position:
+class LoopState:
     """Counters, flags, the history of logs, and the plain data of callbacks.
 
     `first` is the update that the job began with, after the checkpoint `resumed_from`. A process that is started later
@@ -146,7 +146,7 @@ class Training:
         self.job: Job | None = None
         self.loss: SummedLoss | None = None
         self._loop: StepLoop
-        self._position: Position
+        self._position: LoopState
         self._data: TrainerData
         self._max_steps = 0
         self._rng: Any = None  # where the numbers of the step begin that is entered again
@@ -156,11 +156,11 @@ class Training:
     def begin(self, trainer: Any, prepared: tuple[nn.Module, Any], max_steps: int, resumed_from: str | None) -> None:
         if self.job is not None:
             raise ConfigError("train() was called a second time: a job has one loop")
-        pool = join()
-        assert isinstance(pool, Pool)
+        joined = join()
+        assert isinstance(joined, JobRank)
         self._max_steps, self.loss = max_steps, SummedLoss(trainer.args.device)
         model, loader = prepared
-        self._position = position = Position(trainer, resumed_from)
+        self._position = position = LoopState(trainer, resumed_from)
         self._data = TrainerData(loader, lambda: position.consumed)
         objects: dict[str, Any] = {
             "model": model,
@@ -174,7 +174,7 @@ class Training:
             objects["scaler"] = trainer.accelerator.scaler
         if generates(trainer):
             objects["generated"] = GeneratedBatches(trainer)
-        self.job = pool.protect(**objects, **self._objects)
+        self.job = joined.protect(**objects, **self._objects)
         self._returned.begin(self.job)
         self._loop = self.job.loop(lambda: max_steps - self._position.first)
 

@@ -6,7 +6,6 @@ A feature derives its part from `AgentPart` and overrides what it has a say in; 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.readiness import NodeRecordings
@@ -68,5 +67,5 @@ class AgentPart:
         """When it wants to be looked at again, at the latest."""
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {}

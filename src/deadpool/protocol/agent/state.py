@@ -5,8 +5,6 @@ Every part appends to the same list of effects, so effects leave in the order in
 
 from __future__ import annotations
 
-from typing import Any
-
 from deadpool.events.event import Event
 from deadpool.protocol.agent.copies.copies import Copies, JointCopiesOf
 from deadpool.protocol.agent.copies.joint import JointCopies
@@ -44,7 +42,7 @@ class AgentState:
         """A coordinator that has just welcomed this node was told nothing yet."""
         self._told_trainers = None
 
-    def emit(self, what: str, *, rank: int | None = None, step: int | None = None, **detail: Any) -> None:
+    def emit(self, what: str, *, rank: int | None = None, step: int | None = None, **detail: object) -> None:
         event = Event(
             what=what,
             cause=self.current.cause or None,

@@ -17,7 +17,7 @@ from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.membership import Membership
 from deadpool.protocol.coordinator.membership.reachability import CutOff, Reachability
-from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
+from deadpool.protocol.coordinator.membership.run_monitor import RunMonitor
 from deadpool.protocol.coordinator.recovery.faults import Faults, Fencing
 from deadpool.protocol.coordinator.recovery.rehearsals import Rehearsals
 from deadpool.protocol.coordinator.recovery.resumption import Resumption

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -67,7 +67,7 @@ class RecoveryAudit:
         self._has_spares = False  # now, or at any time before
         self._waits_since: float | None = None  # for what has to be there before a rank may end
         self._drill: _Drill | None = None
-        self.verdicts: list[dict[str, Any]] = []  # for people, in their order
+        self.verdicts: list[dict[str, object]] = []  # for people, in their order
         self.is_held = False  # ranks are told of another kind of audit now
 
     @property

@@ -8,7 +8,7 @@ computed again, equal digests prove nothing: then there is no verdict.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import get_args
 
 from deadpool.protocol.coordinator.outbox import Outbox
 from deadpool.protocol.messages import Audit, Part
@@ -68,7 +68,7 @@ class Told:
 class AuditVerdict:
     """`facts` are for people, in the status; empty: nothing could be said. `differs`: what does, and of which rank."""
 
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     differs: str = ""
 
 
@@ -131,7 +131,7 @@ def _rule(order: Audit, told: Told, part: Part) -> str:
     return _NOT_PUT_BACK if order.inside else [*seen, _RULES[part.kind]][0]
 
 
-def _facts(order: Audit, found: dict[int, list[Part]]) -> dict[str, Any]:
+def _facts(order: Audit, found: dict[int, list[Part]]) -> dict[str, object]:
     inside, ranks = order.inside, len(found)
     return {"replaced": order.rank, "step": order.number, "inside": inside, "exact": True, "ranks": ranks}
 

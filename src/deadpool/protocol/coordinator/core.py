@@ -21,8 +21,8 @@ them; each part calls only parts that come after it, so they are made from the l
     fallback        what a job goes back to that has lost every copy of a rank
     ending          completed, failed, abandoned after what is left was written to disk
 
-While the job runs, `commits` decides which versions are committed, and `stragglers` passes on what heartbeats tell to
-`hang` and `interval`. Where a step is late, `reachability` finds out whether nodes reach each other. How
+While the job runs, `commits` decides which versions are committed, and `run_monitor` passes on what heartbeats tell to
+`hang`, `interval` and `stragglers`. Where a step is late, `reachability` finds out whether nodes reach each other. How
 a process becomes the coordinator is decided in `leadership`, and what it does first then in `takeover`. Where optional
 features are called, `seams.py` lists.
 """
@@ -44,7 +44,8 @@ from deadpool.protocol.coordinator.leaving.ending import Ending, SalvageProgress
 from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.coordinator.membership.membership import Membership, Timeouts
 from deadpool.protocol.coordinator.membership.reachability import Reachability
-from deadpool.protocol.coordinator.membership.stragglers import RunMonitor, StragglerWatch
+from deadpool.protocol.coordinator.membership.run_monitor import RunMonitor
+from deadpool.protocol.coordinator.membership.stragglers import StragglerWatch
 from deadpool.protocol.coordinator.outbox import CoordinatorConfig
 from deadpool.protocol.coordinator.protection.scheme_changes import NO_CHOICE, SchemeChanges
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from deadpool.events.event import Event
 from deadpool.protocol.causes import EndCause
@@ -106,7 +106,7 @@ class Outbox:
         node: str | None = None,
         rank: int | None = None,
         step: int | None = None,
-        **detail: Any,
+        **detail: object,
     ) -> None:
         event = Event(
             what=what,

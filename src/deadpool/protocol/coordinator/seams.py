@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from deadpool.protocol.coordinator.audit import RecoveryAudit
 from deadpool.protocol.coordinator.job import JobState
@@ -18,7 +18,7 @@ from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.drain_requests import DrainRequests
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.members import Member
-from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
+from deadpool.protocol.coordinator.membership.run_monitor import RunMonitor
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
 from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory
@@ -106,10 +106,10 @@ class CoordinatorPart:
 
     # --- for status ---------------------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {}
 
-    def node_facts(self, member: Member) -> dict[str, Any]:
+    def node_facts(self, member: Member) -> dict[str, object]:
         return {}
 
 
@@ -154,8 +154,8 @@ class CoordinatorParts:
     def chooses_scheme(self) -> bool:
         return any(part.chooses_scheme for part in self._parts)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {name: fact for part in self._parts for name, fact in part.facts().items()}
 
-    def node_facts(self, member: Member) -> dict[str, Any]:
+    def node_facts(self, member: Member) -> dict[str, object]:
         return {name: fact for part in self._parts for name, fact in part.node_facts(member).items()}

@@ -1,7 +1,7 @@
 """Finds the bulk of a rank's state, that is its parameters, optimizer state and cloned buffers, and plans their copy.
 
-The main thread scans at the step boundary. A CopyPlan is immutable, and the copying thread may read it. A scan that
-finds the same tensors as the last one returns the same CopyPlan, so that a usual step costs only a comparison.
+The main thread scans at the step boundary. A LiveBulk is immutable, and the copying thread may read it. A scan that
+finds the same tensors as the last one returns the same LiveBulk, so that a usual step costs only a comparison.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from deadpool.errors import StateError
-from deadpool.snapshot.copying.moves import PlanCheck
+from deadpool.snapshot.copying.moves import TensorCheck
 from deadpool.snapshot.record.layout import BulkRegion, Packer, SlotLayout, TensorEntry, encode_layout, packing_order
 from deadpool.snapshot.record.placement import CheckpointNames, RankSets, dtensor_spec_of
 from deadpool.snapshot.record.tensors import local_part, require_storable, shard_in
@@ -35,7 +35,7 @@ class LiveTensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CopyPlan:
+class LiveBulk:
     """Live tensors in canonical order, and their places in a slot.
 
     `locals` share memory with the live tensors but are other objects: so a framework that puts other data under a
@@ -48,12 +48,12 @@ class CopyPlan:
     shards: dict[Key, Tensor]
     layout: SlotLayout
     encoded_layout: bytes
-    check: PlanCheck
+    check: TensorCheck
     buffers: Signature
 
 
 class BulkScanner:
-    """Finds the live tensors and keeps the plan up to date."""
+    """Finds the live tensors and keeps what it found up to date."""
 
     def __init__(
         self, objects: Objects, in_replica_region: frozenset[int], stage: BufferStage, ranks: RankSets
@@ -64,19 +64,19 @@ class BulkScanner:
         self._names = CheckpointNames(objects)
         self._stage = stage
         self._params = list(objects.params.values())
-        self._plan: CopyPlan | None = None
+        self._bulk: LiveBulk | None = None
 
-    def scan(self) -> CopyPlan:
-        """Clones buffers and returns the plan for the state as it is now. Only the main thread may call it."""
+    def scan(self) -> LiveBulk:
+        """Clones buffers and returns the bulk as it is now. Only the main thread may call it."""
         buffers = self._stage.find()
-        if self._plan is None or not self._is_valid(self._plan, buffers):
-            self._plan = self._make_plan(buffers)
+        if self._bulk is None or not self._is_valid(self._bulk, buffers):
+            self._bulk = self._find_bulk(buffers)
         self._stage.clone(buffers)
-        return self._plan
+        return self._bulk
 
     def forget(self) -> None:
         """Tensors get other addresses."""
-        self._plan = None
+        self._bulk = None
 
     def renew(self, gone: Mapping[int, Tensor]) -> None:
         """The parameters of the objects are others now. Nobody claims that new ones are the same elsewhere."""
@@ -91,18 +91,18 @@ class BulkScanner:
 
     def _part_from(self, ids: Collection[int]) -> None:
         if self._in_replica_region.intersection(ids):
-            self._plan = None
+            self._bulk = None
             self._in_replica_region -= frozenset(ids)
             self._ranks.forget(ids)
 
-    def still_finds(self, plan: CopyPlan) -> bool:
-        """Returns whether parameters and optimizer state are the same tensors in the same memory as in the plan."""
-        return plan.check.still_holds(self._params, self._objects.optimizers)
+    def still_finds(self, bulk: LiveBulk) -> bool:
+        """Returns whether parameters and optimizer state are the same tensors in the same memory as in the bulk."""
+        return bulk.check.still_holds(self._params, self._objects.optimizers)
 
-    def _is_valid(self, plan: CopyPlan, buffers: list[tuple[Key, Tensor]]) -> bool:
-        return self.still_finds(plan) and plan.buffers == signature_of(buffers)
+    def _is_valid(self, bulk: LiveBulk, buffers: list[tuple[Key, Tensor]]) -> bool:
+        return self.still_finds(bulk) and bulk.buffers == signature_of(buffers)
 
-    def _make_plan(self, buffers: list[tuple[Key, Tensor]]) -> CopyPlan:
+    def _find_bulk(self, buffers: list[tuple[Key, Tensor]]) -> LiveBulk:
         live, state_keys = find_live(self._objects)
         live += [LiveTensor(key, buffer, buffer, True) for key, buffer in buffers]
         for item in live:
@@ -114,8 +114,8 @@ class BulkScanner:
         packer = Packer()
         entries = tuple(self._entry(item, locals_[item.key], packer) for item in ordered)
         layout = SlotLayout(entries=entries, state_keys=state_keys, ranks=self._ranks.all())
-        check = PlanCheck.of(self._params, self._objects.optimizers)
-        return CopyPlan(tuple(live), locals_, shards, layout, encode_layout(layout), check, signature_of(buffers))
+        check = TensorCheck.of(self._params, self._objects.optimizers)
+        return LiveBulk(tuple(live), locals_, shards, layout, encode_layout(layout), check, signature_of(buffers))
 
     def _entry(self, item: LiveTensor, local: Tensor, packer: Packer) -> TensorEntry:
         region: BulkRegion = "unique" if item.sharded or id(item.param) not in self._in_replica_region else "replica"

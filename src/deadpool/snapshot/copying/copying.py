@@ -13,7 +13,7 @@ import torch
 
 from deadpool.errors import StateError
 from deadpool.protocol.seal import Geometry
-from deadpool.snapshot.copying.bulk import CopyPlan
+from deadpool.snapshot.copying.bulk import LiveBulk
 from deadpool.snapshot.copying.lanes import CopyLane, HostLane, Mark, MoveBatch
 from deadpool.snapshot.copying.moves import Moves, make_moves
 from deadpool.snapshot.copying.slot_copy import LaneShare, SlotCopy
@@ -56,8 +56,8 @@ class BulkCopier:
         """`devices` have state from the beginning; others may follow."""
         self._make = make
         self._lanes: dict[torch.device, CopyLane] = {}
-        self._plan: CopyPlan | None = None
-        self._planned: dict[tuple[int, Geometry], dict[torch.device, list[MoveBatch]]] = {}  # of that plan, by slot
+        self._bulk: LiveBulk | None = None
+        self._planned: dict[tuple[int, Geometry], dict[torch.device, list[MoveBatch]]] = {}  # of that bulk, by slot
         for device in devices:
             if device.type != "meta":  # a parameter there is not materialised yet
                 self._lane(device)
@@ -70,20 +70,20 @@ class BulkCopier:
     def has_device(self) -> bool:
         return any(device.type != "cpu" for device in self._lanes)
 
-    def use(self, plan: CopyPlan) -> None:
-        """Has a lane for every device of the plan, so that the next mark() marks all of them."""
-        if plan is not self._plan:
-            for device in {local.device for local in plan.locals.values()}:
+    def use(self, bulk: LiveBulk) -> None:
+        """Has a lane for every device of the bulk, so that the next mark() marks all of them."""
+        if bulk is not self._bulk:
+            for device in {local.device for local in bulk.locals.values()}:
                 self._lane(device)
 
     def mark(self) -> Boundary:
         """Marks the end of everything enqueued so far, on every device with state. Only the main thread may call it."""
         return Boundary({device: lane.mark() for device, lane in self._lanes.items()})
 
-    def open(self, plan: CopyPlan, slot: memoryview, geometry: Geometry, start: Boundary) -> SlotCopy:
-        """Opens a copy of the plan's tensors as they are at `start`."""
-        batches = self._batches(plan, slot, geometry)
-        return SlotCopy([self._share(device, each, start) for device, each in batches.items()], plan)
+    def open(self, bulk: LiveBulk, slot: memoryview, geometry: Geometry, start: Boundary) -> SlotCopy:
+        """Opens a copy of the bulk's tensors as they are at `start`."""
+        batches = self._batches(bulk, slot, geometry)
+        return SlotCopy([self._share(device, each, start) for device, each in batches.items()], bulk)
 
     def load(self, device: torch.device, moves: Moves) -> None:
         """Copies from a slot into live memory. The copy may end only in await_loaded()."""
@@ -112,13 +112,13 @@ class BulkCopier:
         lane = self._lane(device)
         return LaneShare(lane, batches, lane.open(start.marks[device]))
 
-    def _batches(self, plan: CopyPlan, slot: memoryview, geometry: Geometry) -> dict[torch.device, list[MoveBatch]]:
+    def _batches(self, bulk: LiveBulk, slot: memoryview, geometry: Geometry) -> dict[torch.device, list[MoveBatch]]:
         whole = np.frombuffer(slot, np.uint8)
         place = whole.__array_interface__["data"][0], geometry
-        if self._plan is not plan:
+        if self._bulk is not bulk:
             self.release()
-            self._plan = plan
+            self._bulk = bulk
         if place not in self._planned:
-            moves = make_moves(plan.layout.entries, plan.locals, whole, geometry)
+            moves = make_moves(bulk.layout.entries, bulk.locals, whole, geometry)
             self._planned[place] = {device: self._lane(device).plan(each) for device, each in moves.items()}
         return self._planned[place]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from deadpool.snapshot.copying.cuda import Addresses, Clones
-from deadpool.snapshot.copying.moves import CopyPiece, TensorRun
+from deadpool.snapshot.copying.moves import Move, TensorRun
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +36,15 @@ class CudaBatch:
 
 def gathered(run: TensorRun, staging: Tensor) -> Gather:
     gather, start = Gather([], [], []), 0
-    for piece in run.pieces:
-        count = piece.live.numel()
+    for move in run.moves:
+        count = move.live.numel()
         place = staging[start : start + count]
         start += count
-        if piece.live.is_contiguous():
+        if move.live.is_contiguous():
             gather.staged.append(place)
-            gather.live.append(piece.live.view(-1))
+            gather.live.append(move.live.view(-1))
         else:
-            gather.odd.append((place.view(piece.live.shape), piece.live))
+            gather.odd.append((place.view(move.live.shape), move.live))
     return gather
 
 
@@ -55,37 +55,35 @@ def fill(targets: list[Tensor], sources: list[Tensor], odd: list[tuple[Tensor, T
         target.copy_(source)
 
 
-def cut_batches(
-    pieces: list[CopyPiece], gathers: list[Gather], batch_bytes: int, turn_bytes: int
-) -> Iterator[CudaBatch]:
+def cut_batches(moves: list[Move], gathers: list[Gather], batch_bytes: int, turn_bytes: int) -> Iterator[CudaBatch]:
     """Puts gathers into the first batch, so that every copy from a staging buffer follows them on the stream."""
-    ordered = sorted(pieces, key=lambda piece: piece.nbytes)
+    ordered = sorted(moves, key=lambda move: move.nbytes)
     for together in _groups(ordered, batch_bytes):
         yield _batch(together, gathers, turn_bytes)
         gathers = []
 
 
-def _batch(pieces: list[CopyPiece], gathers: list[Gather], turn_bytes: int) -> CudaBatch:
-    plain = [piece for piece in pieces if piece.live.is_contiguous()]
-    strided = [(torch.from_numpy(piece.stored), piece.live) for piece in pieces if not piece.live.is_contiguous()]
+def _batch(moves: list[Move], gathers: list[Gather], turn_bytes: int) -> CudaBatch:
+    plain = [move for move in moves if move.live.is_contiguous()]
+    strided = [(torch.from_numpy(move.stored), move.live) for move in moves if not move.live.is_contiguous()]
     registered = bool(plain) and torch.from_numpy(plain[0].stored).is_pinned()
     turns = [addresses_of(together, registered=registered) for together in _groups(plain, turn_bytes)]
-    return CudaBatch(gathers, turns, strided, sum(piece.nbytes for piece in pieces))
+    return CudaBatch(gathers, turns, strided, sum(move.nbytes for move in moves))
 
 
-def addresses_of(pieces: list[CopyPiece], *, registered: bool) -> Addresses:
-    moves = [(piece.stored.ctypes.data, piece.live.data_ptr(), piece.nbytes) for piece in pieces]
-    return Addresses.of(moves, registered=registered)
+def addresses_of(moves: list[Move], *, registered: bool) -> Addresses:
+    copies = [(move.stored.ctypes.data, move.live.data_ptr(), move.nbytes) for move in moves]
+    return Addresses.of(copies, registered=registered)
 
 
-def _groups(pieces: list[CopyPiece], limit_bytes: int) -> Iterator[list[CopyPiece]]:
+def _groups(moves: list[Move], limit_bytes: int) -> Iterator[list[Move]]:
     """Cuts the list where a group would be larger than the limit."""
-    together, size = list[CopyPiece](), 0
-    for piece in pieces:
-        if together and size + piece.nbytes > limit_bytes:
+    together, size = list[Move](), 0
+    for move in moves:
+        if together and size + move.nbytes > limit_bytes:
             yield together
             together, size = [], 0
-        together.append(piece)
-        size += piece.nbytes
+        together.append(move)
+        size += move.nbytes
     if together:
         yield together

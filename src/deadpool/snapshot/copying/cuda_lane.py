@@ -26,7 +26,7 @@ from deadpool.snapshot.copying.copy_stats import CaptureCost, CopyStats, memory_
 from deadpool.snapshot.copying.cuda import Addresses, Aside, aside_bytes, place_clones, runtime
 from deadpool.snapshot.copying.cuda_batches import CudaBatch, cut_batches, fill, gathered
 from deadpool.snapshot.copying.lanes import COMPLETE, LaneCopy, Mark, MoveBatch
-from deadpool.snapshot.copying.moves import CopyPiece, Moves, TensorRun, cut_piece
+from deadpool.snapshot.copying.moves import Move, Moves, TensorRun, cut_move
 
 BATCH_BYTES = (64 << 20, 256 << 20)
 """The least and the largest size of a batch. The thread that enqueues batches needs the GIL for each."""
@@ -93,19 +93,19 @@ class CudaLane:
     # --- captures ----------------------------------------------------------------------------------------------------
 
     def plan(self, moves: Moves) -> list[MoveBatch]:
-        pieces, gathers = list(moves.pieces), []
+        single, gathers = list(moves.single), []
         for run in moves.runs:
             staging = self._stage(run)
             if staging is None:
-                pieces.extend(run.pieces)
+                single.extend(run.moves)
             else:
                 gathers.append(gathered(run, staging))
-                pieces.append(CopyPiece(run.stored, staging))
-        nbytes = sum(piece.nbytes for piece in pieces)
+                single.append(Move(run.stored, staging))
+        nbytes = sum(move.nbytes for move in single)
         least, most = BATCH_BYTES
         batch_bytes = min(most, max(least, nbytes // _USUAL_BATCHES))
         turn_bytes = min(batch_bytes, max(TURN_BYTES, nbytes // _MOST_TURNS))
-        cut = [part for piece in pieces for part in cut_piece(piece, turn_bytes)]
+        cut = [part for move in single for part in cut_move(move, turn_bytes)]
         return list(cut_batches(cut, gathers, batch_bytes, turn_bytes))
 
     def open(self, start: Mark) -> LaneCopy:
@@ -143,12 +143,12 @@ class CudaLane:
     def _stage(self, run: TensorRun) -> Tensor | None:
         """Returns the staging buffer of these tensors, or None if it would exceed the limit. All slots share it,
         because their copies follow one another on one stream."""
-        tensors = tuple(piece.live.data_ptr() for piece in run.pieces)
+        tensors = tuple(move.live.data_ptr() for move in run.moves)
         if tensors not in self._staging:
             if self._staging_bytes + run.nbytes > self._limit_bytes:
                 return None
             with torch.cuda.stream(self._stream):  # only this stream uses its memory
-                first = run.pieces[0].live
+                first = run.moves[0].live
                 self._staging[tensors] = torch.empty(run.stored.size, dtype=first.dtype, device=first.device)
         return self._staging[tensors]
 

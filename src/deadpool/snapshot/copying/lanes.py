@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from deadpool.snapshot.copying.copy_stats import CaptureCost, CopyStats
-from deadpool.snapshot.copying.moves import COPY_PIECE_BYTES, CopyPiece, Moves
+from deadpool.snapshot.copying.moves import MOVE_BYTES, Move, Moves
 from deadpool.snapshot.record.tensors import array_over
 
 _TINY_ELEMENTS = 16 << 10
@@ -196,28 +196,28 @@ class HostLaneCopy:
 
 
 def _host_batches(moves: Moves, *, into_slot: bool) -> Iterator[HostBatch]:
-    """Yields a batch for each large piece, and batches of up to a piece's size for each run of small tensors."""
-    for piece in moves.pieces:
-        yield _host_batch([piece], into_slot)
+    """Yields a batch for each large move, and batches of up to its size for each run of small tensors."""
+    for move in moves.single:
+        yield _host_batch([move], into_slot)
     for run in moves.runs:
-        together, size = list[CopyPiece](), 0
-        for piece in run.pieces:
-            if together and size + piece.nbytes > COPY_PIECE_BYTES:
+        together, size = list[Move](), 0
+        for move in run.moves:
+            if together and size + move.nbytes > MOVE_BYTES:
                 yield _host_batch(together, into_slot)
                 together, size = [], 0
-            together.append(piece)
-            size += piece.nbytes
+            together.append(move)
+            size += move.nbytes
         yield _host_batch(together, into_slot)
 
 
-def _host_batch(pieces: list[CopyPiece], into_slot: bool) -> HostBatch:
-    batch = HostBatch([], ([], []), sum(piece.nbytes for piece in pieces))
-    for piece in pieces:
-        if len(pieces) > 1 and piece.stored.size < _TINY_ELEMENTS:
-            stored = torch.from_numpy(piece.stored)
-            batch.tiny[0].append(stored if into_slot else piece.live)
-            batch.tiny[1].append(piece.live if into_slot else stored)
+def _host_batch(moves: list[Move], into_slot: bool) -> HostBatch:
+    batch = HostBatch([], ([], []), sum(move.nbytes for move in moves))
+    for move in moves:
+        if len(moves) > 1 and move.stored.size < _TINY_ELEMENTS:
+            stored = torch.from_numpy(move.stored)
+            batch.tiny[0].append(stored if into_slot else move.live)
+            batch.tiny[1].append(move.live if into_slot else stored)
         else:
-            live = array_over(piece.live)
-            batch.pairs.append((piece.stored, live) if into_slot else (live, piece.stored))
+            live = array_over(move.live)
+            batch.pairs.append((move.stored, live) if into_slot else (live, move.stored))
     return batch

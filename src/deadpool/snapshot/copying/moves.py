@@ -1,11 +1,10 @@
-"""Plans of copies between live tensors and a slot, and whether a plan still holds.
+"""Moves between live tensors and a slot, and whether the tensors are still the same.
 
-Plans the copies between live tensors and one slot, once for both directions. Lanes execute them.
+The moves of one slot are made once, for both directions. Lanes execute them.
 
 Small tensors lie side by side in a slot (layout.py), so that a device can gather them into one buffer and copy that.
 
-`PlanCheck` checks whether a copy plan is still valid: whether the tensors have the same identities, addresses and
-shapes.
+`TensorCheck` checks whether the tensors of a bulk still have the same identities, addresses and shapes.
 
 It runs at every step boundary, so it is written for speed: it compares lists in C and makes no object per tensor. It
 notices everything that a full scan (bulk.find_live) would notice: another tensor in a place, an added or removed
@@ -33,12 +32,12 @@ Array = np.ndarray[Any, Any]
 
 _INTEGERS = {1: "u1", 2: "i2", 4: "i4", 8: "i8", 16: "c16"}  # the types of integer_view()
 
-COPY_PIECE_BYTES = 64 << 20
-"""Larger tensors are moved in pieces: between two of them a capture can be given up."""
+MOVE_BYTES = 64 << 20
+"""Larger tensors are copied in several moves: between two of them a capture can be given up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CopyPiece:
+class Move:
     """The same elements in a slot and in live memory, as integers of one size and in one shape."""
 
     stored: Array
@@ -54,7 +53,7 @@ class TensorRun:
     """Small tensors of one item size and device, side by side in a slot."""
 
     stored: Array  # the whole run, flat
-    pieces: tuple[CopyPiece, ...]
+    moves: tuple[Move, ...]
 
     @property
     def nbytes(self) -> int:
@@ -65,7 +64,7 @@ class TensorRun:
 class Moves:
     """All copies between one slot and one device."""
 
-    pieces: list[CopyPiece] = field(default_factory=list)
+    single: list[Move] = field(default_factory=list)
     runs: list[TensorRun] = field(default_factory=list)
 
 
@@ -76,19 +75,19 @@ def make_moves(
     geometry: Geometry,
     limit_bytes: int | None = None,
 ) -> dict[torch.device, Moves]:
-    """Plans copies by device. `live` are local parts. No piece and no run is longer than the limit, if one is given."""
+    """Makes moves by device. `live` are local parts. No move and no run is longer than the limit, if one is given."""
     moves: dict[torch.device, Moves] = {}
     for neighbours in _neighbours([entry for entry in entries if entry.nbytes], live, limit_bytes):
-        pieces = [CopyPiece(window(whole, geometry, each), integer_view(live[each.key])) for each in neighbours]
-        of_device = moves.setdefault(pieces[0].live.device, Moves())
+        found = [Move(window(whole, geometry, each), integer_view(live[each.key])) for each in neighbours]
+        of_device = moves.setdefault(found[0].live.device, Moves())
         stored = _joined_window(whole, geometry, neighbours)
-        joined = _joined(pieces)
+        joined = _joined(found)
         if joined is not None:
-            of_device.pieces.extend(cut_piece(CopyPiece(stored, joined), limit_bytes or COPY_PIECE_BYTES))
-        elif len(pieces) == 1:
-            of_device.pieces.extend(cut_piece(pieces[0], limit_bytes or COPY_PIECE_BYTES))
+            of_device.single.extend(cut_move(Move(stored, joined), limit_bytes or MOVE_BYTES))
+        elif len(found) == 1:
+            of_device.single.extend(cut_move(found[0], limit_bytes or MOVE_BYTES))
         else:
-            of_device.runs.append(TensorRun(stored, tuple(pieces)))
+            of_device.runs.append(TensorRun(stored, tuple(found)))
     return moves
 
 
@@ -131,28 +130,28 @@ def _continues(before: TensorEntry, entry: TensorEntry, live: Mapping[Key, Tenso
     )
 
 
-def _joined(pieces: list[CopyPiece]) -> Tensor | None:
-    """Returns one flat tensor over all pieces if they are side by side in live memory too."""
-    first = pieces[0].live
+def _joined(moves: list[Move]) -> Tensor | None:
+    """Returns one flat tensor over all of them if they are side by side in live memory too."""
+    first = moves[0].live
     address, storage = first.data_ptr(), first.untyped_storage().data_ptr()
-    for piece in pieces:
-        live = piece.live
+    for move in moves:
+        live = move.live
         same_storage = live.untyped_storage().data_ptr() == storage
         if not (live.is_contiguous() and live.data_ptr() == address and same_storage):
             return None
-        address += piece.nbytes
-    count = sum(piece.live.numel() for piece in pieces)
+        address += move.nbytes
+    count = sum(move.live.numel() for move in moves)
     return first.as_strided((count,), (1,))
 
 
-def cut_piece(piece: CopyPiece, limit_bytes: int) -> Iterator[CopyPiece]:
-    """Cuts a piece into pieces of up to the limit. One that is not contiguous stays whole."""
-    if piece.nbytes <= limit_bytes or not piece.live.is_contiguous():
-        yield piece
+def cut_move(move: Move, limit_bytes: int) -> Iterator[Move]:
+    """Cuts a move into moves of up to the limit. One that is not contiguous stays whole."""
+    if move.nbytes <= limit_bytes or not move.live.is_contiguous():
+        yield move
         return
-    stored, live, count = piece.stored.reshape(-1), piece.live.view(-1), limit_bytes // piece.stored.itemsize
+    stored, live, count = move.stored.reshape(-1), move.live.view(-1), limit_bytes // move.stored.itemsize
     for start in range(0, stored.size, count):
-        yield CopyPiece(stored[start : start + count], live[start : start + count])
+        yield Move(stored[start : start + count], live[start : start + count])
 
 
 _data_ptr = Tensor.data_ptr
@@ -170,8 +169,8 @@ class _States:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlanCheck:
-    """The tensors that a plan was made for."""
+class TensorCheck:
+    """The tensors of a bulk, in the form in which they are compared."""
 
     params: list[Tensor]
     states: dict[str, _States]
@@ -182,7 +181,7 @@ class PlanCheck:
     shapes: list[Any]
 
     @classmethod
-    def of(cls, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> PlanCheck:
+    def of(cls, params: list[Tensor], optimizers: Mapping[str, ProtectedOptimizer]) -> TensorCheck:
         states = {name: _states_of(optimizer) for name, optimizer in optimizers.items()}
         masks = {name: [isinstance(value, Tensor) for value in each.values] for name, each in states.items()}
         tensors = [*params, *(value for name, each in states.items() for value in compress(each.values, masks[name]))]

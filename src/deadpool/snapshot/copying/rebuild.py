@@ -1,10 +1,10 @@
 """Live objects are prepared for the bytes of a snapshot.
 
-`require_complete`, `prepare_targets` and `announce_write` prepare live objects for the bulk of a snapshot: finds
-parameters, and finds, creates or removes optimizer state.
+`require_complete`, `prepare_targets` and `announce_write` prepare live objects for the bulk of a snapshot: they
+find parameters, and find, create or remove optimizer state.
 
-Only the main thread may call it. It compares everything before it writes: a snapshot that does not fit leaves the
-objects unchanged.
+Only the main thread may call them. Everything is compared before anything is written: a snapshot that does not fit
+leaves the objects unchanged.
 
 `LoadedApart` restores parameters and optimizer state that overlap themselves, such as `x.expand(...)`: torch refuses
 to write into memory that several elements share. So they are loaded into memory apart, and from there each shared

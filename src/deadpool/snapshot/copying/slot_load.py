@@ -99,8 +99,8 @@ def make_chunks(
 
 def _each(moves: dict[torch.device, Moves], whole: Array, geometry: Geometry) -> Iterator[LoadChunk]:
     for device, of_device in moves.items():
-        for piece in of_device.pieces:
-            yield _chunk(device, Moves(pieces=[piece]), piece.stored, whole, geometry)
+        for move in of_device.single:
+            yield _chunk(device, Moves(single=[move]), move.stored, whole, geometry)
         for run in of_device.runs:
             yield _chunk(device, Moves(runs=[run]), run.stored, whole, geometry)
 
@@ -117,5 +117,5 @@ def _belongs(last: LoadChunk, chunk: LoadChunk) -> bool:
 
 
 def _add(to: Moves, moves: Moves) -> None:
-    to.pieces.extend(moves.pieces)
+    to.single.extend(moves.single)
     to.runs.extend(moves.runs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deadpool.snapshot.data.generators import Generators
 from deadpool.snapshot.data.kept_batches import Draw, Draws
-from deadpool.snapshot.data.order import Order, Start
+from deadpool.snapshot.data.order import DrawOrder, Start
 
 if TYPE_CHECKING:
     from deadpool.snapshot.data.position import DataPosition
@@ -33,7 +33,7 @@ class Iteration:
     def __init__(self, owner: DataPosition) -> None:
         self._owner = owner
         self.inner: Any = None
-        self.order: Order
+        self.order: DrawOrder
         self.start: Any = None
         self.target: Target | None = None  # it stands there as soon as it is asked for a batch
         self.fallback: Target | None = None  # of the batches that are given again

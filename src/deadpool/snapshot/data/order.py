@@ -53,7 +53,7 @@ class Start:
         return cls(made, made_with, again, again_with, data, dict(workers), dict(notes))
 
 
-class Order:
+class DrawOrder:
     """`on_begin` is called whenever an iterator asks for the order, with how often it has."""
 
     def __init__(self, name: str, sampler: Any, start: Start, on_begin: Callable[[int], None] = lambda _: None) -> None:
@@ -83,7 +83,7 @@ class Order:
 
 
 class _Indices:
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: DrawOrder) -> None:
         self._order, self._left = order, iter(order.sampler)
         self._next = 0
 

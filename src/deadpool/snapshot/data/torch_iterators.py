@@ -20,7 +20,7 @@ from deadpool.snapshot.data.generators import Generators, aside
 from deadpool.snapshot.data.held_values import HeldValues
 from deadpool.snapshot.data.iteration import Iteration, Target
 from deadpool.snapshot.data.kept_batches import Draw, Draws, KeptBatch
-from deadpool.snapshot.data.order import Order, Start
+from deadpool.snapshot.data.order import DrawOrder, Start
 from deadpool.snapshot.data.stream import Stream
 from deadpool.snapshot.data.workers import Made, ToState, WorkerStart
 
@@ -50,7 +50,7 @@ class TorchIterators:
         start = Start(made=Generators.now().encoded(), made_with=self.order_held.read())
         start.data = self.data_held.read()
         iteration.start, iteration.workers = start, {}
-        self._make(iteration, Order(self._name, self._sampler, start))
+        self._make(iteration, DrawOrder(self._name, self._sampler, start))
 
     def _begin_with_same_workers(self, iteration: Iteration, before: Start) -> None:
         start = Start(before.made, before.made_with, Generators.now().encoded(), self.order_held.read())
@@ -167,7 +167,7 @@ class TorchIterators:
                 Generators.decoded(start.again).restore()
                 self.order_held.write(start.again_with or {})
 
-        order = Order(self._name, self._sampler, start, begin_order)
+        order = DrawOrder(self._name, self._sampler, start, begin_order)
         order.goes_back = True
         states = iteration.workers if keeps else start.workers
         if self._has_indices:
@@ -187,7 +187,7 @@ class TorchIterators:
             order.newest.skip_to(order.skip)
         order.goes_back = False
 
-    def _make(self, iteration: Iteration, order: Order) -> None:
+    def _make(self, iteration: Iteration, order: DrawOrder) -> None:
         loader = self._loader
         name, sampler, own = self._sampler_name, self._sampler, loader.worker_init_fn
         vars(loader)[name] = order  # a loader refuses that one sets it
@@ -211,7 +211,7 @@ class TorchIterators:
     @property
     def _sampler(self) -> Any:
         found = getattr(self._loader, self._sampler_name)
-        return found.sampler if isinstance(found, Order) else found
+        return found.sampler if isinstance(found, DrawOrder) else found
 
 
 def _require_order(name: str, loader: Any) -> None:

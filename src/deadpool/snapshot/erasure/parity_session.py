@@ -3,7 +3,7 @@
 `ParitySession`: one connection's requests for the parities of this node: to add to one, to learn what one is made
 of, to read one.
 
-`IncomingContribution` receives what one member adds to a parity of this node, over one or more streams.
+`ContributionArrival` receives what one member adds to a parity of this node, over one or more streams.
 
 Each piece is read into a buffer, checked, and only then added. A piece that is damaged is left out, the others
 count: the sender learns of it at the end, and a repeated contribution sends what is missing.
@@ -37,7 +37,7 @@ from deadpool.snapshot.transfer.frames import Chunk, Frame, Kind, naturals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundParity:
-    """A sealed parity that may be read, and where its slot lies. The descriptor is the arena's, as that of Found."""
+    """A sealed parity that may be read, and where its slot lies. Its descriptor belongs to the arena."""
 
     fd: int
     offset: int
@@ -58,7 +58,7 @@ class ParityCallbacks:
     find: Callable[[ParityName], FoundParity | None]
 
 
-class IncomingContribution(Arrival):
+class ContributionArrival(Arrival):
     def __init__(
         self,
         *,
@@ -145,7 +145,7 @@ class ParitySession(JointFrames):
         super().__init__(connection)
         self._callbacks = callbacks
 
-    def accept(self, packed: list[Any], frame: Frame, forget: Callable[[], None]) -> IncomingContribution | None:
+    def accept(self, packed: list[Any], frame: Frame, forget: Callable[[], None]) -> ContributionArrival | None:
         """Returns the contribution that begins, or None if it was refused."""
         outline = unpack_contribution(packed)
         contribution = with_digests(outline, self._connection.receive_list(frame, packed_bytes(outline.seal)))
@@ -158,7 +158,7 @@ class ParitySession(JointFrames):
             self._callbacks.dropped(contribution, reason)
             self._connection.refuse(Refusal.DOES_NOT_FIT, reason)
             return None
-        return IncomingContribution(
+        return ContributionArrival(
             contribution=contribution,
             slot=slot,
             lead=self._connection,

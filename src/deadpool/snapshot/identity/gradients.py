@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deadpool.snapshot.copying.bulk import CopyPlan, LiveTensor
+from deadpool.snapshot.copying.bulk import LiveBulk, LiveTensor
 from deadpool.snapshot.record.tensors import local_address, local_part, set_local_part, shard_in
 from deadpool.snapshot.state import cures
 from deadpool.snapshot.state.objects import Objects
@@ -131,20 +131,20 @@ def _fill_with_zeros(gradient: Tensor) -> bool:
     return True
 
 
-def put_memory_back(plan: CopyPlan, objects: Objects, without: Set[int]) -> None:
+def put_memory_back(bulk: LiveBulk, objects: Objects, without: Set[int]) -> None:
     """Call it after frameworks were reset, which put data of their own under parameters during a forward pass. Tensors
     whose ids are in `without` are left as they are."""
     if cures.is_off("D2"):
         return
-    for item in plan.live:
+    for item in bulk.live:
         if item.key[0] == "state":
             _put_state_back(item, objects)
         if item.key[0] == "buffer" or id(item.tensor) in without:
             continue
-        shard = plan.shards.get(item.key)
+        shard = bulk.shards.get(item.key)
         if shard is not None and shard_in(item.tensor) is not shard:
             set_local_part(item.tensor, shard)
-        _bind(item.tensor if shard is None else shard, plan.locals[item.key])
+        _bind(item.tensor if shard is None else shard, bulk.locals[item.key])
 
 
 def _bind(tensor: Tensor, memory: Tensor) -> None:

@@ -34,7 +34,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from deadpool.snapshot.copying.bulk import CopyPlan
+from deadpool.snapshot.copying.bulk import LiveBulk
 from deadpool.snapshot.record.tensors import integer_view
 from deadpool.snapshot.state import cures
 from deadpool.snapshot.state.objects import Key, describe
@@ -74,11 +74,11 @@ class DeviceSums:
         self._verdicts: list[_Verdict] = []
         self.written: tuple[str, ...] = ()  # names of the parameters that were found first
 
-    def take(self, plan: CopyPlan) -> None:
+    def take(self, bulk: LiveBulk) -> None:
         """Adds up the parameters as they are now. Call it at a boundary."""
         if self.written or _is_capturing():
             return
-        chosen = {key: each for key, each in plan.locals.items() if self._is_wanted(key, each)}
+        chosen = {key: each for key, each in bulk.locals.items() if self._is_wanted(key, each)}
         self._sums = [_Sum(key, each, each._version, value) for (key, each), value in _add_up(chosen)]
 
     def compare(self) -> None:
@@ -138,7 +138,7 @@ _WHOLE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sample:
-    tensor: Tensor  # of the plan: it stays at its memory whatever the script puts under its parameter
+    tensor: Tensor  # of the bulk: it stays at its memory whatever the script puts under its parameter
     count: int
     is_whole: bool
     content: object
@@ -167,14 +167,14 @@ class UncountedWrites:
             self.found = self.found or self.show_now
             self.on_device.compare()
 
-    def look(self, plan: CopyPlan) -> None:
+    def look(self, bulk: LiveBulk) -> None:
         """Compares the samples of the last call, and takes new ones."""
         self.compare()
         self._is_compared = False
         self.found = self.on_device.read() or self.found
-        self._samples = [] if self.found or cures.is_off("D3") else list(self._choose(plan))
+        self._samples = [] if self.found or cures.is_off("D3") else list(self._choose(bulk))
         if self._is_thorough and not self.found and not cures.is_off("D3"):
-            self.on_device.take(plan)
+            self.on_device.take(bulk)
         self._looks += 1
 
     @property
@@ -186,10 +186,10 @@ class UncountedWrites:
         """Returns whether something was overwritten since the samples were taken."""
         return any(sample.was_overwritten for sample in self._samples)
 
-    def _choose(self, plan: CopyPlan) -> Iterator[_Sample]:
+    def _choose(self, bulk: LiveBulk) -> Iterator[_Sample]:
         tensors = [
             local
-            for key, local in plan.locals.items()
+            for key, local in bulk.locals.items()
             if key[0] == "param" and local.device.type == "cpu" and local.is_contiguous() and local.numel()
         ]
         start, self._next = self._next, (self._next + _TENSORS) % max(len(tensors), 1)

@@ -20,7 +20,7 @@ from deadpool.protocol.messages import Part
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.arena.checksums import StateHasher
 from deadpool.snapshot.arena.slot import Progress
-from deadpool.snapshot.copying.bulk import BulkScanner, CopyPlan, find_live
+from deadpool.snapshot.copying.bulk import BulkScanner, LiveBulk, find_live
 from deadpool.snapshot.copying.copying import Boundary, BulkCopier, MakeLane, make_lane
 from deadpool.snapshot.copying.rebuild import (
     LoadedApart,
@@ -91,11 +91,11 @@ class ProtectedState:
         self._structure = LiveStructure(self._objects)
         self._uncounted = UncountedWrites()
         self._copier = BulkCopier(make_lane, sorted({param.device for param in self._objects.params.values()}, key=str))
-        self._plan: CopyPlan | None = None
-        self._looked_at: CopyPlan | None = None  # the plan whose structure was told
+        self._bulk: LiveBulk | None = None
+        self._looked_at: LiveBulk | None = None  # the bulk whose structure was told
         self._has_moved = False  # modules or groups are others since then, maybe over the same tensors
         self._start: Boundary | None = None
-        self._written: list[int] = []  # version counters of the plan's tensors at the last record()
+        self._written: list[int] = []  # version counters of the bulk's tensors at the last record()
         self._record_capacity = 0
 
     @property
@@ -165,18 +165,18 @@ class ProtectedState:
 
     def record(self) -> bytes:
         """Returns the boundary record of this moment and begins a capture: open_copy() copies what was found here."""
-        plan = self._begin_capture()
-        return join_record(plan.encoded_layout, self._host.capture(self._stage.keys))
+        bulk = self._begin_capture()
+        return join_record(bulk.encoded_layout, self._host.capture(self._stage.keys))
 
-    def _begin_capture(self) -> CopyPlan:
+    def _begin_capture(self) -> LiveBulk:
         """Makes the state of this moment the one that is copied, and that a rank which keeps its memory returns to."""
         self._use_params(self._structure.follow())
-        self._plan = self._scanner.scan()
-        self._copier.use(self._plan)
+        self._bulk = self._scanner.scan()
+        self._copier.use(self._bulk)
         self._start = self._copier.mark()
-        self._written = _write_counts(self._plan)
-        self._uncounted.look(self._plan)
-        return self._plan
+        self._written = _write_counts(self._bulk)
+        self._uncounted.look(self._bulk)
+        return self._bulk
 
     def _use_params(self, gone: Mapping[int, Tensor] | None) -> None:
         """Other tensors are parameters now than before. `gone` are those that are none any more; None: all stayed."""
@@ -188,9 +188,9 @@ class ProtectedState:
 
     def take_structure_change(self) -> StructureChange | None:
         """Returns how names and shapes of parameters differ from those at protect(), if it was not told yet."""
-        if self._plan is self._looked_at and not self._has_moved:
+        if self._bulk is self._looked_at and not self._has_moved:
             return None  # the same tensors with the same shapes
-        self._looked_at, self._has_moved = self._plan, False
+        self._looked_at, self._has_moved = self._bulk, False
         return self._structure.take_change()
 
     def take_flags_at_risk(self) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ class ProtectedState:
 
     def extent(self, record: bytes) -> Extent:
         """Returns how much of a slot the capture that began with this record fills."""
-        layout = self._capture_plan().layout
+        layout = self._bulk_of_capture().layout
         return Extent(
             record_bytes=len(record),
             unique_bytes=layout.region_bytes("unique"),
@@ -221,10 +221,10 @@ class ProtectedState:
 
     def open_copy(self, slot: memoryview, geometry: Geometry) -> SlotCopy:
         """Opens a copy of the bulk into the slot. Raises ArenaError if the slot is too small."""
-        plan = self._capture_plan()
+        bulk = self._bulk_of_capture()
         geometry.check(self.extent(b""))
         assert self._start is not None
-        return self._copier.open(plan, slot, geometry, self._start)
+        return self._copier.open(bulk, slot, geometry, self._start)
 
     def copy_bulk(self, slot: memoryview, geometry: Geometry, *, cancelled: Callable[[], bool]) -> bool:
         """Copies the bulk into the slot and waits for it. Returns False if the copy was given up."""
@@ -269,9 +269,9 @@ class ProtectedState:
 
     def _put_back(self) -> None:
         """Gives a survivor the tensors and the memory of its last boundary back; a newcomer has none."""
-        if self._plan is not None:
+        if self._bulk is not None:
             self._structure.put_back()
-            put_memory_back(self._plan, self._objects, without=self._structure.shards)
+            put_memory_back(self._bulk, self._objects, without=self._structure.shards)
 
     def leave_restore(self) -> None:
         """Abandons a restore. No slot is read any more when this returns."""
@@ -295,15 +295,15 @@ class ProtectedState:
     def is_untouched(self) -> bool:
         """Returns whether nothing was written into parameters or optimizer state since the last record(). Writes
         through `tensor.data` are not noticed, because torch does not count them."""
-        return self._plan is not None and self._written == _write_counts(self._plan)
+        return self._bulk is not None and self._written == _write_counts(self._bulk)
 
     @property
     def is_as_recorded(self) -> bool:
         """Returns whether the last record() also found the same tensors in the same memory, with the same samples. An
         assignment to `tensor.data` always shows, a write through it may not."""
-        if self._plan is None or not self.is_untouched or self._uncounted.show_now:
+        if self._bulk is None or not self.is_untouched or self._uncounted.show_now:
             return False
-        return cures.is_off("D3") or (self._structure.is_that_of_boundary and self._scanner.still_finds(self._plan))
+        return cures.is_off("D3") or (self._structure.is_that_of_boundary and self._scanner.still_finds(self._bulk))
 
     def before_update(self) -> None:
         """An optimizer is about to write: what was written before it, without being counted, is found now."""
@@ -333,7 +333,7 @@ class ProtectedState:
         """Gives back the memory of parameters and optimizer state, whose contents are lost. Before the next restore it
         has to be allocated again. What was planned with the old addresses is forgotten."""
         freed = FreedState(dense_part(local_part(item.tensor)) for item in find_live(self._objects)[0])
-        self._plan, self._start = None, None
+        self._bulk, self._start = None, None
         self._scanner.forget()
         self._copier.release()
         freed.free()
@@ -358,14 +358,14 @@ class ProtectedState:
         host = self._host.capture(frozenset())
         return parts_of(self._structure.objects_now(), self._trees, host, ignored, taken)
 
-    def _capture_plan(self) -> CopyPlan:
-        if self._plan is None:
+    def _bulk_of_capture(self) -> LiveBulk:
+        if self._bulk is None:
             raise StateError("call record() first: it decides what belongs to the capture")
-        return self._plan
+        return self._bulk
 
 
-def _write_counts(plan: CopyPlan) -> list[int]:
-    return [local._version for local in plan.locals.values()]
+def _write_counts(bulk: LiveBulk) -> list[int]:
+    return [local._version for local in bulk.locals.values()]
 
 
 def _power_of_two(size: int) -> int:

@@ -7,14 +7,14 @@ carries its generation, and bytes count only once their digest is verified. Stre
 
 from __future__ import annotations
 
-from deadpool.snapshot.transfer.callbacks import Found, JointFrames, TransferRefused
+from deadpool.snapshot.transfer.callbacks import FoundCopy, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.channel import TransferAddress
 from deadpool.snapshot.transfer.client import PullRequest, PushRequest, TransferClient
 from deadpool.snapshot.transfer.connection import PeerRefused
 from deadpool.snapshot.transfer.server import TransferServer
 
 __all__ = [
-    "Found",
+    "FoundCopy",
     "JointFrames",
     "PeerRefused",
     "PullRequest",

@@ -28,7 +28,7 @@ class TransferRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundCopy:
     """A sealed slot that may be read. The arena owns the descriptor, which stays open as long as peers may read it."""
 
     fd: int
@@ -50,7 +50,7 @@ class Callbacks:
     open: Callable[[Seal, Generation, Geometry], memoryview | TransferRefused]
     stored: Callable[[Seal], None]
     dropped: Callable[[Seal, str], None]
-    find: Callable[[int, Version], Found | None]
+    find: Callable[[int, Version], FoundCopy | None]
 
 
 class JointFrames:

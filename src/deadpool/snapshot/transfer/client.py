@@ -36,8 +36,8 @@ from deadpool.snapshot.transfer.frames import (
     pack_geometry,
     read_seal_field,
 )
-from deadpool.snapshot.transfer.incoming import ReceivedPieces
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
+from deadpool.snapshot.transfer.snapshot_arrival import ArrivedPieces
 from deadpool.wire.credentials import Credentials
 
 
@@ -148,7 +148,7 @@ class TransferClient:
         watch: Watch,
     ) -> None:
         regions = tuple(targets)
-        received, lock = ReceivedPieces(seal.extent, regions), threading.Lock()
+        received, lock = ArrivedPieces(seal.extent, regions), threading.Lock()
         todo = deque(chunks_of(seal.extent, regions, at_least=_PULL_CHUNKS))
         for name in regions:
             watch(name, 0)

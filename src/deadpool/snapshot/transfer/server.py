@@ -16,7 +16,7 @@ from deadpool.errors import DeadPoolError, TransferError, VersionMismatch, WireE
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import NO_GENERATION, Generation, Version
 from deadpool.protocol.seal import Geometry, Seal
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, JointFrames, TransferRefused
+from deadpool.snapshot.transfer.callbacks import Callbacks, FoundCopy, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.channel import authenticate
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
@@ -37,7 +37,7 @@ class TransferServer:
         open: Callable[[Seal, Generation, Geometry], memoryview | TransferRefused],
         stored: Callable[[Seal], None],
         dropped: Callable[[Seal, str], None],
-        find: Callable[[int, Version], Found | None],
+        find: Callable[[int, Version], FoundCopy | None],
         joint: Callable[[Connection], JointFrames] = JointFrames,
         deadline_s: float = 10.0,
         port: int = 0,

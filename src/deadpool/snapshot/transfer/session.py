@@ -11,7 +11,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Geometry, Seal, regions_sent
 from deadpool.snapshot.arena.slot import pack_seal
 from deadpool.snapshot.transfer.arrival import Arrival
-from deadpool.snapshot.transfer.callbacks import Callbacks, Found, JointFrames, TransferRefused
+from deadpool.snapshot.transfer.callbacks import Callbacks, FoundCopy, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
     Frame,
@@ -22,7 +22,7 @@ from deadpool.snapshot.transfer.frames import (
     unpack_chunk,
     unpack_geometry,
 )
-from deadpool.snapshot.transfer.incoming import Incoming
+from deadpool.snapshot.transfer.snapshot_arrival import SnapshotArrival
 
 Transfers = dict[bytes, Arrival]
 """Arriving snapshots and contributions by the id that their sender chose: a second stream finds its own by this id."""
@@ -104,7 +104,7 @@ class TransferSession:
 
     def _begin(self, transfer: bytes, seal: Seal, geometry: Geometry, view: memoryview) -> None:
         try:
-            incoming = Incoming(
+            arrival = SnapshotArrival(
                 seal=seal,
                 geometry=geometry,
                 view=view,
@@ -116,14 +116,14 @@ class TransferSession:
             self._callbacks.dropped(seal, str(error))
             self._connection.refuse(Refusal.DOES_NOT_FIT, str(error))
             return
-        self._lead(transfer, incoming)
+        self._lead(transfer, arrival)
 
     def _on_contribute(self, frame: Frame) -> None:
         transfer, *packed = _lists(frame.body, 6)
         self._check_id(transfer)
-        incoming = self._joint.accept(packed, frame, lambda: self._forget(transfer))
-        if incoming is not None:
-            self._lead(transfer, incoming)
+        arrival = self._joint.accept(packed, frame, lambda: self._forget(transfer))
+        if arrival is not None:
+            self._lead(transfer, arrival)
 
     def _check_id(self, transfer: Any) -> None:
         if type(transfer) is not bytes or len(transfer) != TRANSFER_ID_BYTES or transfer in self._transfers:
@@ -139,13 +139,13 @@ class TransferSession:
 
     def _on_data(self, frame: Frame) -> None:
         transfer, *packed_chunk = _lists(frame.body, 4)
-        incoming = self._transfers.get(transfer) if isinstance(transfer, bytes) else None
-        if incoming is None:
+        arrival = self._transfers.get(transfer) if isinstance(transfer, bytes) else None
+        if arrival is None:
             raise TransferError(f"{self._connection.peer}: data for a transfer that is over")
-        chunk = unpack_chunk(packed_chunk, incoming.seal.extent)
+        chunk = unpack_chunk(packed_chunk, arrival.seal.extent)
         if chunk.size != frame.head.payload_bytes:
             raise WireError(f"{self._connection.peer}: chunk and payload differ in size")
-        incoming.receive(self._connection, chunk)
+        arrival.receive(self._connection, chunk)
 
     # --- out
 
@@ -165,7 +165,7 @@ class TransferSession:
         start = found.offset + found.geometry.offset(chunk.region) + chunk.offset
         self._connection.send_data(pack_chunk(chunk), found.fd, start, chunk.size)
 
-    def _find(self, body: list[Any], count: int) -> Found | None:
+    def _find(self, body: list[Any], count: int) -> FoundCopy | None:
         """Looks the slot up for each read, so that a slot which is freed in between is not read any further."""
         rank, term, n, number = naturals(body, count)[:4]
         version = Version(Generation(term, n), number)

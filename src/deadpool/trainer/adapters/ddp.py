@@ -1,6 +1,6 @@
 """DistributedDataParallel after a fault.
 
-`DdpAdapter`: DistributedDataParallel: resets the reducer and brings it into the bucket layout of the step that is
+`DdpAdapter` resets the reducer of DistributedDataParallel and brings it into the bucket layout of the step that is
 redone.
 
 The sum over four ranks depends on where in a bucket an element lies, and two ranks with different layouts would add

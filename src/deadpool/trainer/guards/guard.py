@@ -6,7 +6,7 @@ It costs nothing that can be measured: it looks at few things, in the first step
 come from the script's thread, in steps that count, not in dry ones. A step that is cut off is not left: the next
 call is `enter_step` again.
 
-`Finding` and `Findings`: what was found of a script that is not exact: said once per kind, and with `--on-inexact
+`ScriptFinding` and `Findings`: what was found of a script that is not exact: said once per kind, and with `--on-inexact
 stop` the end of the job.
 
 Guards, the sandbox of files and the exactness audit report here. A report never raises, because it may come in the
@@ -91,7 +91,7 @@ STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScriptFinding:
     """`found` is a sentence about this script. The remedy is that of the rule, where no better one is known."""
 
     rule: Rule
@@ -106,7 +106,7 @@ class Findings:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._said: set[tuple[Rule, str]] = set()
-        self._first: Finding | None = None
+        self._first: ScriptFinding | None = None
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Findings:
         if (rule, kind) in self._said:
             return
         self._said.add((rule, kind))
-        finding = Finding(rule, found, remedy or rule.remedy)
+        finding = ScriptFinding(rule, found, remedy or rule.remedy)
         self._first = self._first or finding
         self._session.emit("inexact_script", step=step, rule=str(rule), found=finding.found, remedy=finding.remedy)
         note(f"NOT EXACT after a fault: {finding}")

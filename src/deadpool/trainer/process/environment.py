@@ -3,8 +3,8 @@
 `set_environment` sets the environment variables that torchrun would set for this rank, and one for CUDA where torch
 has it.
 
-`DeviceStream` and `Device`: Chooses the device of this process, checks whether it still works, and waits for its
-work. Callers act on the answer.
+`DeviceStream` and `Device` choose the device of this process, check whether it still works, and wait for its work.
+Callers act on the answer.
 
 After an illegal access or a failed assert on the device, every call of this process to CUDA raises the error, and
 only another process can use the device again. So the device itself is queried. The text of an exception would not

@@ -1,6 +1,6 @@
 """What lies between a lost peer and a main thread at rest.
 
-`was_caused_by_fault`, `await_fence_if_peer_lost` and `await_fence`: Handles the time between the loss of a peer and
+`was_caused_by_fault`, `await_fence_if_peer_lost` and `await_fence` handle the time between the loss of a peer and
 the fence that announces it, on the script's thread.
 
 Two things can go wrong in that time. First, an exception that a broken connection caused may be taken for an error

@@ -1,6 +1,6 @@
 """Plain SVG and its axes.
 
-`Canvas`: Writes plain SVG. Colours are CSS classes, so that one file looks right on light and on dark pages.
+`Canvas` writes plain SVG. Colours are CSS classes, so that one file looks right on light and on dark pages.
 
 `Axis` maps values to positions on the page, finds round numbers for labels, and formats seconds.
 """

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from deadpool.protocol.agent.copies.slots import Slot, Slots
 from deadpool.protocol.agent.phase import GenerationState
 from deadpool.protocol.causes import Miss, Refusal
-from deadpool.protocol.effects import AgentEffect, PushCopy, ToCoordinator
+from deadpool.protocol.effects import AgentEffect, Contribute, PushCopy, ToCoordinator
 from deadpool.protocol.identity import Layout, Version
 from deadpool.protocol.inputs import PushFailed
-from deadpool.protocol.messages import Holder, Missed, Plan, SlotRef
-from deadpool.protocol.schemes import NodeGroup, RankGroup
+from deadpool.protocol.messages import Copy, Holder, Missed, Plan, SlotRef
+from deadpool.protocol.schemes import NodeGroup
 
 PUSH_ATTEMPTS = 4
 
@@ -134,25 +134,17 @@ class Pushes:
             return
         slot.readers += 1
         queue.sending = (queue.versions[0], slot.ref)
-        group, target = self._group_of(queue)
-        self._out.append(
-            PushCopy(
-                slot=slot.ref,
-                copy=slot.copy,
-                holder=queue.holder,
-                generation=self._current.generation,
-                full=not slot.copy.peers,
-                group=group,
-                target=target,
-            )
-        )
+        self._out.append(self._push_of(queue, slot.ref, slot.copy))
 
-    def _group_of(self, queue: PushQueue) -> tuple[RankGroup | None, int]:
-        """The group that the rank is in, and the member that the holder is."""
+    def _push_of(self, queue: PushQueue, slot: SlotRef, copy: Copy) -> PushCopy | Contribute:
+        holder, generation, full = queue.holder, self._current.generation, not copy.peers
         if self._group is None or self._layout is None:
-            return None, 0
+            return PushCopy(slot=slot, copy=copy, holder=holder, generation=generation, full=full)
         group = self._group.of(queue.rank, self._layout)
-        return group, group.others(group.member_of(queue.rank))[self.holders.index(queue.holder)]
+        target = group.others(group.member_of(queue.rank))[self.holders.index(holder)]
+        return Contribute(
+            slot=slot, copy=copy, holder=holder, generation=generation, full=full, group=group, target=target
+        )
 
     def on_ended(self, rank: int, node: str, version: Version, failure: PushFailed | None) -> None:
         """`failure` is None if the holder has stored it."""

@@ -15,7 +15,7 @@ answers unless Python stands still. A trainer that is idle, as the kernel sees i
 never do anything again. One that works, or that waits for something and answers, is left alone however long it
 takes.
 
-`ProtectionWatch`: Warns, once per rank, when a rank of this node does not reach its protected loop: a fault would
+`ProtectionWatch` warns, once per rank, when a rank of this node does not reach its protected loop: a fault would
 cost such a job all of its work.
 """
 

@@ -16,7 +16,7 @@ from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.job import JobState, Phase
 from deadpool.protocol.coordinator.membership.members import Member
-from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
+from deadpool.protocol.coordinator.membership.run_monitor import RunMonitor
 from deadpool.protocol.coordinator.protection.redundancy import Redundancy
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.recovery.faults import Faults

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.membership.members import Member
@@ -66,7 +65,7 @@ class Drain:
     sealed: set[int] = field(default_factory=set)  # ranks
     stays: bool = False  # `node` keeps the ranks of its own position, and gives those of further ones to spares
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Describes the drain for status."""
         return {"node": self.node, "stage": self.stage.value, "successor": self.successor, "version": self.number}
 

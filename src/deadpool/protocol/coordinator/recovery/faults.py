@@ -16,7 +16,7 @@ from deadpool.protocol.coordinator.leaving.drain import Drains
 from deadpool.protocol.coordinator.leaving.ending import Ending
 from deadpool.protocol.coordinator.membership.hang import HangMonitor, Standstill
 from deadpool.protocol.coordinator.membership.members import Member
-from deadpool.protocol.coordinator.membership.stragglers import RunMonitor
+from deadpool.protocol.coordinator.membership.run_monitor import RunMonitor
 from deadpool.protocol.coordinator.recovery.fallback import Fallback
 from deadpool.protocol.coordinator.recovery.fault_history import FaultHistory, ObservedFault
 from deadpool.protocol.coordinator.recovery.planning import Planning

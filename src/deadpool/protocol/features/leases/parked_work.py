@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from deadpool.protocol.effects import StartParkedWork, StopParkedWork
 from deadpool.protocol.inputs import ParkedWorkEnded
@@ -28,7 +28,7 @@ class WorkState(Enum):
 
 
 class _Emit(Protocol):
-    def __call__(self, what: str, **detail: Any) -> None: ...
+    def __call__(self, what: str, *, rank: int | None = None, step: int | None = None, **detail: object) -> None: ...
 
 
 class ParkedWork:
@@ -85,5 +85,5 @@ class ParkedWork:
     def deadline(self) -> float | None:
         return self._not_before
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return {"state": self.state.value, "starts": self.starts, "preemptions": self.preemptions}

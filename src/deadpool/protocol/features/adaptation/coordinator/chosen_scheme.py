@@ -22,7 +22,6 @@ that is neither of the two was asked for by a person, and stays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from deadpool.protocol.causes import AdaptiveBounds
 from deadpool.protocol.coordinator.protection.scheme_changes import SchemeChanges
@@ -232,6 +231,6 @@ class ChosenScheme:
         if self._job.scheme != self._adaptation.bounds.in_groups:
             self._use(self._job.asked_scheme, "the job is to choose again", now)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         reason = "a person has asked for it" if self._choice.is_overruled else self._choice.reason
         return {"scheme": str(self._job.scheme), "reason": reason}

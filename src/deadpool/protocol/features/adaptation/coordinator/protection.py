@@ -13,7 +13,6 @@ kept by the nodes themselves.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -246,7 +245,7 @@ class Protection(CoordinatorPart):
 
     # --- for status --------------------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         if self.adaptation is None or self._scheme is None:
             return {}
         decided = {
@@ -257,7 +256,7 @@ class Protection(CoordinatorPart):
         }
         return {"protection": decided}
 
-    def node_facts(self, member: Member) -> dict[str, Any]:
+    def node_facts(self, member: Member) -> dict[str, object]:
         signs = self.health_of(member).signs
         return {"signs": [{"kind": sign.kind, "grade": sign.grade, "count": sign.count} for sign in signs]}
 

@@ -12,7 +12,6 @@ it makes a plan, and every version before it is committed. Quarantines are kept 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.coordinator.commits.commits import wrong_claim
@@ -317,7 +316,7 @@ class Corruption(CoordinatorPart):
 
     # --- for status ---------------------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         suspicion = self._suspicion
         told = {
             "acts": self._acts,

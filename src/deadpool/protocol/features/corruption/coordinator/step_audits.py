@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
 
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coordinator.audit import FIRST_STEPS
@@ -59,7 +58,7 @@ class StepAudits:
         self._next_reason = ""  # why the step has to be computed once more, right now
         self._newest = 0  # step that was audited, or was to be
         self._is_asked_for = False  # by a person, however long ago the last one was
-        self.last: dict[str, Any] | None = None  # for people
+        self.last: dict[str, int] | None = None  # for people
         self._margin = _MARGIN
         self._nodes_of: defaultdict[int, set[str]] = defaultdict(set)  # on which a rank was found to differ
         self.audited_up_to: int | None = None
@@ -261,9 +260,9 @@ class StepAudits:
         self.ended, self._is_asked_for = reason, False
         self._job.out.emit("step_audits_ended", step=step, reason=reason)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         if not (self._every or self._is_asked_for or self.last or self.ended):
             return {}
-        told: dict[str, Any] = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
+        told: dict[str, object] = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
         told |= {"asked_for": self._is_asked_for, "last": self.last}
         return {"step_audits": told}

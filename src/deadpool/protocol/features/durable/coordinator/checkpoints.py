@@ -9,7 +9,6 @@ is committed when all ranks have ended is written before the job ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.job import JobState
@@ -107,7 +106,7 @@ class CheckpointNews(CoordinatorPart):
 
     # --- for status ---------------------------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         written, saved, failing = self.known.newest, self.known.of_script, self.writes.failing
         return {
             "checkpoint": {"step": written.number, "name": written.name} if written is not None else None,

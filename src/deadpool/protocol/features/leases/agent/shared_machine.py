@@ -19,7 +19,7 @@ rehearsal is not urgent unless the spare is needed, which stops the command anyw
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, assert_never
+from typing import assert_never
 
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.agent.state import AgentState
@@ -173,6 +173,6 @@ class SharedMachine(AgentPart):
     def deadline(self) -> float | None:
         return self._idle_time.work.deadline()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         work = self._idle_time.work
         return {"parked_work": work.facts()} if work.starts else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit, StartParkedWork, StopParkedWork, earliest
@@ -170,5 +170,5 @@ class PoolHost:
                 self._agents[job].stopping = True
                 self._effects.append(StopAgent(job=job))
 
-    def _emit(self, what: str, **detail: Any) -> None:
+    def _emit(self, what: str, **detail: object) -> None:
         self._effects.append(Emit(event=Event(what=what, node=self.name, detail=detail)))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 from deadpool.events.event import Event
 from deadpool.protocol.effects import Emit
@@ -195,5 +195,5 @@ class MachinePool:
                 self._effects.append(ToHost(host=host, message=told))
                 self._emit("pool_assigned", host=host, jobs=[job.name for job in told.jobs])
 
-    def _emit(self, what: str, **detail: Any) -> None:
+    def _emit(self, what: str, **detail: object) -> None:
         self._effects.append(Emit(event=Event(what=what, detail=detail)))

@@ -11,7 +11,7 @@ from deadpool.protocol.seal import Digest, Seal
 from deadpool.snapshot.arena.slot import read_seal
 from deadpool.snapshot.transfer.callbacks import Callbacks, TransferRefused
 from deadpool.snapshot.transfer.frames import chunks_of
-from deadpool.snapshot.transfer.incoming import Incoming
+from deadpool.snapshot.transfer.snapshot_arrival import SnapshotArrival
 
 SEAL = Seal(rank=1, version=VERSION, extent=EXTENT, digest=Digest(record=0, unique=0, replica=0), full=True)
 
@@ -46,16 +46,18 @@ def test_slot_is_not_dropped_while_a_stream_still_writes_into_it():
         find=lambda *_: None,
     )
     slot = memoryview(bytearray(GEOMETRY.slot_bytes))
-    incoming = Incoming(seal=SEAL, geometry=GEOMETRY, view=slot, lead=lead, callbacks=callbacks, forget=lambda: None)
+    arrival = SnapshotArrival(
+        seal=SEAL, geometry=GEOMETRY, view=slot, lead=lead, callbacks=callbacks, forget=lambda: None
+    )
 
     def write() -> None:
         with contextlib.suppress(TransferError):
-            incoming.receive(second, chunks_of(EXTENT, ("unique",))[0])
+            arrival.receive(second, chunks_of(EXTENT, ("unique",))[0])
 
     writer = threading.Thread(target=write)
     writer.start()
     assert second.inside.wait(WAIT_S)
-    incoming.fail("the lead died")
+    arrival.fail("the lead died")
     assert second.cut_by == "the lead died"
     assert dropped == []
     second.release.set()

@@ -1,10 +1,10 @@
 """Snapshots that arrive at this node.
 
-`ReceivedPieces` tracks which pieces of a snapshot have arrived, and whether their digests are those of the seal.
+`ArrivedPieces` tracks which pieces of a snapshot have arrived, and whether their digests are those of the seal.
 
 It has no lock: the caller guards it if streams share it.
 
-`Incoming` receives one snapshot into a slot of this node, over one or more streams.
+`SnapshotArrival` receives one snapshot into a slot of this node, over one or more streams.
 
 When it is settled it is verified, its header is written and `stored` is called; otherwise `dropped` is called. A
 header is never written on a slot that did not arrive whole.
@@ -25,7 +25,7 @@ from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk
 
 
-class ReceivedPieces:
+class ArrivedPieces:
     def __init__(self, extent: Extent, regions: tuple[Region, ...]) -> None:
         self._digests: dict[Region, list[int]] = {}
         self._claimed: dict[Region, bytearray] = {}
@@ -76,7 +76,7 @@ class ReceivedPieces:
         return chunk.offset // PIECE_BYTES, -(-(chunk.offset + chunk.size) // PIECE_BYTES)
 
 
-class Incoming(Arrival):
+class SnapshotArrival(Arrival):
     """A snapshot that arrives."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Incoming(Arrival):
         self._view = view
         self._regions = {name: region(view, geometry, seal.extent, name) for name in regions_sent(seal)}
         self._callbacks = callbacks
-        self._received = ReceivedPieces(seal.extent, regions_sent(seal))
+        self._received = ArrivedPieces(seal.extent, regions_sent(seal))
 
     def _claim(self, chunk: Chunk) -> None:
         self._received.claim(chunk)

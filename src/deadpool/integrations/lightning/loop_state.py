@@ -8,7 +8,7 @@ shown last.
 
 A sum is kept with how it was logged, so that a process that has never logged it can begin with it.
 
-`Position`: what Lightning keeps beside model, optimizers and schedulers, and changes in a step.
+`LoopState`: what Lightning keeps beside model, optimizers and schedulers, and changes in a step.
 
 `CheckpointFiles`: which checkpoints exist, for ModelCheckpoint, which gives a file another name if there is one
 already.
@@ -203,7 +203,7 @@ _OF_DATA_MODULE = frozenset(vars(LightningDataModule()))
 _OF_METRICS = frozenset({"_defaults", "_parameters", "_buffers", "_modules", "_persistent", "_reductions", "_device"})
 
 
-class Position:
+class LoopState:
     """Where the loops stand, flags, what was logged in this epoch, and the data that module, data module, metrics and
     callbacks hold."""
 

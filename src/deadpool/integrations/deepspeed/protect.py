@@ -2,7 +2,7 @@
 
 `protect` names the objects of an engine that have to survive, and the adapter for the rest. What cannot be protected,
 because a step could not be redone exactly, or because nobody has tried, is refused. `EngineAdapter` drops what a step
-that was cut off left in the engine, and says what ranks hold alike. `Position` is what an engine changes in a step
+that was cut off left in the engine, and says what ranks hold alike. `EngineState` is what an engine changes in a step
 beside parameters and optimizer state: counters, loss scaler, scheduler.
 """
 
@@ -104,7 +104,7 @@ _OF_CONFIG = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_ac
 """A script may change them between two steps, by engine.set_train_batch_size()."""
 
 
-class Position:
+class EngineState:
     def __init__(self, engine: Any, leftovers: Leftovers) -> None:
         self._engine, self._leftovers = engine, leftovers
 
@@ -169,7 +169,7 @@ def protect(engine: DeepSpeedEngine, /, *, force: bool = False, **objects: objec
     _require_no_part_of(engine, objects)
     leftovers = leftovers_of(engine)
     found: dict[str, Any] = {"model": leftovers.model, "optimizer": leftovers.torch_optimizer}
-    found["engine"] = Position(engine, leftovers)
+    found["engine"] = EngineState(engine, leftovers)
     if isinstance(engine.lr_scheduler, LRScheduler):  # DeepSpeed's own leave half of it out of their state_dict
         found["scheduler"] = engine.lr_scheduler
     for name in found.keys() & objects.keys():

@@ -19,7 +19,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorPiece:
+class TensorShard:
     """One tensor of one rank: its local part. `digest` is of its bytes."""
 
     name: str
@@ -43,16 +43,16 @@ class TensorPiece:
 class PartFile:
     rank: int
     file: str
-    pieces: tuple[TensorPiece, ...]
+    shards: tuple[TensorShard, ...]
     files: dict[str, tuple[int, str]]  # that this rank wrote: size, checksum
 
-    def found(self) -> dict[tuple[str, tuple[int, ...], tuple[int, ...]], TensorPiece]:
+    def found(self) -> dict[tuple[str, tuple[int, ...], tuple[int, ...]], TensorShard]:
         """Pieces that this rank wrote, by what identifies them among the ranks that have the same."""
-        return {identity(piece): piece for piece in self.pieces if piece.at is not None}
+        return {identity(shard): shard for shard in self.shards if shard.at is not None}
 
 
-def identity(piece: TensorPiece) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    return piece.name, piece.start, piece.sharing
+def identity(shard: TensorShard) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    return shard.name, shard.start, shard.sharing
 
 
 def part_path(rank: int) -> str:
@@ -86,14 +86,14 @@ def share_out(sizes: Iterable[tuple[str, int]], ranks: tuple[int, ...]) -> dict[
 def encode_part(part: PartFile) -> bytes:
     rows = [
         (*(p.name, p.kind, p.dtype, p.whole, p.start, p.shape, p.region, p.offset, p.nbytes, p.digest), *_place(p))
-        for p in part.pieces
+        for p in part.shards
     ]
     packed: bytes = msgpack.packb([_FORMAT, part.rank, part.file, rows, part.files])
     return packed
 
 
-def _place(piece: TensorPiece) -> tuple[tuple[int, ...], int, tuple[int, int, int] | None]:
-    return piece.sharing, piece.writer, piece.at
+def _place(shard: TensorShard) -> tuple[tuple[int, ...], int, tuple[int, int, int] | None]:
+    return shard.sharing, shard.writer, shard.at
 
 
 def decode_part(data: bytes) -> PartFile:
@@ -101,14 +101,14 @@ def decode_part(data: bytes) -> PartFile:
         number, rank, file, rows, files = msgpack.unpackb(data, use_list=False)
         if number != _FORMAT:
             raise StateError(f"a part of a checkpoint has format {number}, but this version reads format {_FORMAT}")
-        return PartFile(rank=rank, file=file, pieces=tuple(_piece(row) for row in rows), files=dict(files))
+        return PartFile(rank=rank, file=file, shards=tuple(_shard(row) for row in rows), files=dict(files))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise StateError(f"this is not a part of a checkpoint ({error})") from error
 
 
-def _piece(row: tuple[Any, ...]) -> TensorPiece:
+def _shard(row: tuple[Any, ...]) -> TensorShard:
     name, kind, dtype, whole, start, shape, region, offset, nbytes, digest, sharing, writer, at = row
-    return TensorPiece(
+    return TensorShard(
         name=name,
         kind=kind,
         dtype=dtype,
