@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab.sim": SHARED,
     "lab.workload": {"", "demo", "errors", "protocol", "snapshot.arena"},
     "lab.chaos": SHARED | {"control", "demo", "host", "lab.workload", "snapshot.arena", "trainer.current"},
+    "lab.corruption": SHARED | {"control", "demo", "lab.workload"},
     "lab.strangers": SHARED | {"control", "host", "lab.workload", "lab.chaos"},
     "lab.cli": SHARED | {"cli", "control", "sizing", "wire.codec", "lab"},
 }
@@ -290,7 +291,7 @@ def test_public_names_are_documented():
 
 def test_coordinator_agent_and_commands_start_without_torch():
     rooms = ("cli", "clusters", "control", "doctor", "views", "journal", "protocol", "ray", "wire", "sizing")
-    rooms = (*rooms, "lab.chaos", "lab.sim", "lab.strangers", "lab.cli")
+    rooms = (*rooms, "lab.chaos", "lab.sim", "lab.strangers", "lab.corruption", "lab.cli")
     start = sorted(m for m in modules() if room_of(m) in rooms)
     start.remove("clusters.kubernetes.operator.cluster")  # it needs lightkube
     start.remove("lab.chaos.gated")

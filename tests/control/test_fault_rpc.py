@@ -109,6 +109,14 @@ def test_state_is_changed_in_drills_only():
     assert bench.sent == [] and bench.records == []
 
 
+def test_order_to_flip_a_bit_in_the_next_audited_step_has_no_step():
+    bench = Desk(drills=True)
+    assert bench.desk.order({**FLIP, "at": "audited", "step": None}).error is None
+    ((_, injection),) = bench.sent
+    assert (injection.at, injection.step) == ("audited", None)
+    assert "flip= needs a step" in bench.desk.order({**FLIP, "at": "audited"}).error
+
+
 def test_order_to_flip_a_bit_names_the_device():
     bench = Desk(drills=True)
     assert bench.desk.order(FLIP).error is None
@@ -120,7 +128,10 @@ def test_order_to_flip_a_bit_names_the_device():
 @pytest.mark.parametrize(
     ("order", "error"),
     [
-        ({**FLIP, "flip": "loss"}, "flip='loss' cannot be used: give one of parameter, moment, gradient"),
+        (
+            {**FLIP, "flip": "loss"},
+            "flip='loss' cannot be used: give one of parameter, moment, activation, gradient, received",
+        ),
         ({**FLIP, "rank": None, "node": "n1"}, "flip= needs a rank"),
         ({**FLIP, "step": None}, "flip= needs a step"),
         ({**FLIP, "flip": None, "at": "clip"}, "lasts goes with flip="),

@@ -129,6 +129,8 @@ class CoordinatorBench(Bench):
                 return [inputs.CheckpointAsked()]
             case ["audit-asked"]:
                 return [inputs.AuditAsked()]
+            case ["step-audit-asked"]:
+                return [inputs.StepAuditAsked()]
             case ["checkpoint-found", name, number]:
                 return [inputs.CheckpointFound(checkpoint=self._checkpoint(name, int(number)))]
             case ["lost", node]:

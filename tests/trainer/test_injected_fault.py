@@ -39,7 +39,7 @@ class JobTwin:
         self.layer = torch.nn.Linear(4, 4)
 
     def enter_step(self, number: int) -> None:
-        self.pending_injections.enter_step(number, None)
+        self.pending_injections.enter_step(number, None, is_audited=False)
 
     def leave_step(self, error: BaseException | None) -> bool:
         self.pending_injections.leave_step(completed=error is None)
@@ -92,9 +92,9 @@ def test_falls_in_its_step_and_no_other(session):
 
 def test_steps_without_an_injection_are_not_watched(session):
     session.pending_injections.add(injection("forward", 1))
-    session.pending_injections.enter_step(0, None)
+    session.pending_injections.enter_step(0, None, is_audited=False)
     assert torch._C._len_torch_dispatch_stack() == 0
-    session.pending_injections.enter_step(1, None)
+    session.pending_injections.enter_step(1, None, is_audited=False)
     assert torch._C._len_torch_dispatch_stack() == 1
     session.pending_injections.leave_step(completed=False)
     assert torch._C._len_torch_dispatch_stack() == 0

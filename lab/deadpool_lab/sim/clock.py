@@ -85,9 +85,12 @@ class Reductions:
         self._open: dict[tuple[Generation, int], Reduction] = {}
         self._where: dict[int, Reduction] = {}  # id of a process -> the reduction it is in
 
-    def join(self, process: Process, key: tuple[Generation, int], completion: Completion) -> None:
+    def join(
+        self, process: Process, key: tuple[Generation, int], given: dict[int, State], completion: Completion
+    ) -> None:
+        """`given`: what the ranks of this process give to the sum."""
         reduction, rank = self._open.setdefault(key, Reduction()), process.core.rank
-        for each, state in process.states().items():
+        for each, state in given.items():
             assert each not in reduction.states, f"rank {each} came twice to step {key[1]} of generation {key[0]}"
             reduction.states[each] = state
         reduction.inside[rank] = completion

@@ -136,7 +136,7 @@ class Host:
             case Emit(event=event):
                 detail = {"rank": event.rank, "step": event.step, "node": event.node, **event.detail}
                 self._world.log(self.name, event.what, {"gen": event.generation, **detail})
-                self._world.on_event_of(self, event.what, {**event.detail, "node": event.node})
+                self._world.on_event_of(self, event.what, detail)
             case Finish():
                 self._world.finished(self, effect)
             case _ as never:

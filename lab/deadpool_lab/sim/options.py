@@ -48,6 +48,7 @@ class SeedOptions:
     end_s: float = 0.5  # that a script takes at most from there to its end
     exact: bool = False  # what ranks hold alike is the same when it is computed again
     errs: bool = False  # devices may err without a word
+    audit_every: int = 0  # every so many steps one is computed twice, and computes the same then; 0: none is
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:
@@ -83,6 +84,7 @@ ANYTHING = Profile(name="anything")
 SIZE_KINDS = frozenset(kind.kind for kind in departures.SIZE_FAULTS)
 MEMORY_KINDS = frozenset(kind.kind for kind in machines.MEMORY_USE_FAULTS)
 DEVICE_KINDS = frozenset(kind.kind for kind in devices.FAULTS)
+AUDIT_KINDS = frozenset(kind.kind for kind in devices.AUDIT_FAULTS)
 HEALTH_KINDS = frozenset(kind.kind for kind in departures.HEALTH_FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
@@ -159,6 +161,8 @@ def _can_meet(options: SeedOptions, kind: FaultKind) -> bool:
     """Some kinds mean something only to a job that may shrink, that may choose its scheme, or that may end early."""
     if kind.kind in DEVICE_KINDS:
         return options.errs
+    if kind.kind in AUDIT_KINDS:
+        return bool(options.audit_every)
     if kind.kind in MEMORY_KINDS:
         return bool(options.coded)
     if kind.kind == links.WITH_MACHINE:

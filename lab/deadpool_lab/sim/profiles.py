@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.faults.fault import TIME
-from deadpool_lab.sim.options import ANYTHING, SIZE_KINDS, Profile, SeedOptions
+from deadpool_lab.sim.options import ANYTHING, AUDIT_KINDS, SIZE_KINDS, Profile, SeedOptions
 
 
 def _succession(options: SeedOptions) -> SeedOptions:
@@ -121,6 +121,16 @@ def _corruption(options: SeedOptions) -> SeedOptions:
     )  # fmt: skip
 
 
+def _step_audits(options: SeedOptions) -> SeedOptions:
+    """Every few steps one is computed twice, and devices err in it. No rank has a replica."""
+    nodes = (2, 3, 3, 4)[options.seed % 4]
+    return replace(
+        options, nodes=nodes, holders=1, replicated=False, audit_every=3 + options.seed % 4, every=1, budget=0.0,
+        give_up=0.0, push_s=0.1, push_failure=0.0, late=0.0, slots=4, latency_s=0.005, spares=max(1, options.spares),
+        calm_s=70.0,
+    )  # fmt: skip
+
+
 def _ending(options: SeedOptions) -> SeedOptions:
     """Scripts end in the middle of the faults, and take some time for it. Most jobs have a standby coordinator."""
     nodes, standbys = max(3, options.nodes), (1, 1, 2, 0)[options.seed % 4]
@@ -186,6 +196,12 @@ PROFILES = (
         ),
         intensity=1.5,
         shape=_corruption,
+    ),
+    Profile(
+        name="step_audits",
+        kinds=AUDIT_KINDS | {"node", "trainer", "coordinator", "join"},
+        intensity=1.5,
+        shape=_step_audits,
     ),
     Profile(name="coded", shape=_coded),
     Profile(

@@ -100,7 +100,7 @@ def _run_phases(world: World, faults: Injector) -> None:
     clock.at(options.calm_s, lambda: _begin_liveness_phase(world))
     ends_at = options.calm_s + PATIENCE_S
     while world.outcome is None and clock.now < ends_at and clock.events < EVENTS_AT_MOST:
-        if not clock.advance():
+        if world.checkers.step_audits.is_over or not clock.advance():
             break
 
 
@@ -151,7 +151,7 @@ def _stop_if_hopeless(world: World) -> None:
 
 def _check_outcome(world: World) -> None:
     outcome = world.outcome
-    if world.checkers.corruption.is_unsolved:
+    if world.checkers.corruption.is_unsolved or world.checkers.step_audits.is_over:
         return
     if outcome is None and world.has_lost_majority and not world.has_running_job:
         return

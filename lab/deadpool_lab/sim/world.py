@@ -56,7 +56,9 @@ class World:
         self.clock = Clock()
         self._healing: list[Callable[[], None]] = []
         self.layout = Layout(positions=options.nodes, per_node=options.per_node, holders=options.holders)
-        self.history = History(self.layout.world_size, options.shards, exact=options.exact)
+        self.history = History(
+            self.layout.world_size, options.shards, exact=options.exact, repeats=bool(options.audit_every)
+        )
         self.checkers = Checkers(self)
         self.reductions = Reductions(self)
         self.streams = CopyStreams(self)
@@ -101,6 +103,7 @@ class World:
             durable=DURABLE if self.options.durable else None,
             adaptive=self._adaptive_bounds,
             without_spare="shrink" if self.options.shards else "wait",
+            audit_every=self.options.audit_every,
         )
         schedule = Schedule(every=self.options.every, left_out_of=LEFT_OUT_OF if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None
@@ -270,6 +273,7 @@ class World:
             self.checkers.rehearsals.on_event(what)
             self.checkers.progress.on_event(what, detail)
             self.checkers.corruption.on_event(what, detail)
+            self.checkers.step_audits.on_event(what, detail)
             if what == "corruption_unsolved":
                 self.clock.stop()  # from here on nothing is to be expected of this job
         if what == "took_over":

@@ -62,22 +62,31 @@ def _in_words(scheme: str, before: str) -> str:
 
 
 _ASK_S = 0.2
+_TWICE = 2
 
 
 @for_a_job()
 def audit(
     run: Path | None,
+    step: Annotated[
+        bool,
+        typer.Option("--step", help="compute one of the next steps twice instead, and look for a device that errs"),
+    ] = False,
     wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
     wait_s: WaitS = 600.0,
     json: Json = False,
 ) -> None:
     """Play a recovery without a loss, for one rank of each kind in turn: another process takes the rank, all ranks
     compute the last steps again, and digests of their state are compared. In a last one all ranks are cut off inside of
-    a step. Exit code 1: the script is not exact, or there was no verdict."""
+    a step. Exit code 1: the script is not exact, or there was no verdict. With --step no rank moves, and exit code 1
+    means that some rank has computed something else the second time."""
     from deadpool.cli.job_client import find_run_dir
 
     check_at_least(0, wait_s=wait_s)
     folder = find_run_dir(run)
+    if step:
+        _audit_step(folder, wait_s if wait else None, json=json)
+        return
     before = len(ask(folder, "status")["audit"]["verdicts"])
     ask(folder, "audit")
     if not wait:
@@ -95,6 +104,32 @@ def audit(
     if not is_whole:
         print("not every recovery could be played: the event audit_given_up says why", file=sys.stderr)
     if not is_whole or not all(each["exact"] for each in verdicts):
+        raise typer.Exit(1)
+
+
+def _audit_step(folder: RunDir, wait_s: float | None, *, json: bool) -> None:
+    ask(folder, "step_audit")
+    if wait_s is None:
+        print("{}" if json else "asked for: deadpool status will say up to which step is audited")
+        return
+    deadline = time.monotonic() + wait_s
+    while (state := ask(folder, "status")["step_audits"]) and state["asked_for"]:
+        if time.monotonic() > deadline:
+            print(f"no verdict within {wait_s:g} s, the audit goes on: deadpool status will have it", file=sys.stderr)
+            raise typer.Exit(1)
+        time.sleep(_ASK_S)
+    if not state:
+        print("the coordinator that was asked is lost, and the audit with it: ask again", file=sys.stderr)
+        raise typer.Exit(1)
+    if state["ended"]:
+        print(f"no step is audited any more: {state['ended']}", file=sys.stderr)
+        raise typer.Exit(1)
+    last = state["last"]
+    has_erred = last["computed"] > _TWICE
+    times = f"{last['computed']} times until two agreed: corruption_found or corruption_unexplained tells of it"
+    told = f"step {last['step']} was computed {times if has_erred else 'twice, alike'}"
+    print(json_format.dumps(last) if json else told)
+    if has_erred:
         raise typer.Exit(1)
 
 
@@ -212,6 +247,7 @@ def flip(
     run: Path | None,
     rank: Annotated[int | None, typer.Option(help="the rank whose device errs")] = None,
     step: Annotated[int | None, typer.Option(help="the step in which it errs; 0 is the first one")] = None,
+    audited: Annotated[bool, typer.Option("--audited", help="instead: in the next step that is audited")] = False,
     what: Annotated[str, typer.Option(help=f"whose bit flips: {', '.join(FLIPS)}")] = "parameter",
     always: Annotated[bool, typer.Option("--always", help="in each later step too, whichever rank it serves")] = False,
     json: Json = False,
@@ -220,6 +256,8 @@ def flip(
     from deadpool.cli.job_client import ask, find_run_dir
     from deadpool.config.orders import flip_order
 
+    if (step is None) != audited:
+        raise ConfigError("an error needs one step: give --step N, or --audited")
     order = flip_order(rank, what, step, lasts=always)
     asked = {"rank": rank, "signal": 0, "at": order.at, "step": step, "flip": what, "lasts": always}
     body = ask(find_run_dir(run), "kill", **asked)

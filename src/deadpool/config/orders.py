@@ -31,14 +31,18 @@ MOMENTS: dict[str, str] = {
     "recovered": "right after a recovery, before the step is computed again (takes no step)",
 }
 
-GRADIENT = "gradient"
+ACTIVATION, GRADIENT, RECEIVED = "activation", "gradient", "received"
 FLIPS: dict[str, str] = {
     "parameter": "one bit of a parameter flips",
     "moment": "one bit of a moment of the optimizer flips",
+    ACTIVATION: "one bit of what a module gives on in the forward pass flips",
     GRADIENT: "one bit of a gradient flips before it is reduced",
+    RECEIVED: "one bit of a gradient flips after it was reduced",
 }
-UPDATED = "updated"
-"""The moment of what flips: the optimizer has stepped, and nothing is copied yet; for a gradient, backward makes it."""
+IN_STEP = (ACTIVATION, GRADIENT, RECEIVED)
+"""What flips inside of a step; the rest flips when its optimizer has stepped."""
+UPDATED, AUDITED = "updated", "audited"
+"""The moments of what flips: in a step that is named, and in the next one that is audited, whichever it is."""
 LASTS = ("once", "always")
 
 _WORDS = ("at", "step", "node", "rank", "signal", "flip", "lasts")
@@ -91,15 +95,15 @@ class InjectionOrder:
             raise ConfigError(f"flip={self.flip!r} cannot be used: give one of {', '.join(FLIPS)}")
         if self.rank is None:
             raise ConfigError("flip= needs a rank: one bit flips on its device, as in rank=1")
-        if self.at != UPDATED or self.step is None:
-            raise ConfigError("flip= needs a step, and no moment: it flips in that step")
+        if (self.at, self.step is None) not in ((UPDATED, False), (AUDITED, True)):
+            raise ConfigError("flip= needs a step, as in step=20, or at=audited: the next step that is computed twice")
 
     def _check_step(self) -> None:
         if self.at == "recovered" and self.step is not None:
             raise ConfigError(
                 f"step={self.step} cannot be used: at=recovered is the next recovery, at any step. Leave the step out"
             )
-        if self.at not in (None, UPDATED, "recovered") and self.step is None:
+        if self.at not in (None, UPDATED, AUDITED, "recovered") and self.step is None:
             raise ConfigError(
                 f"at={self.at} needs a step: give --step N, or step=N in --fault; it is {MOMENTS[self.at or '']}"
             )
@@ -113,8 +117,9 @@ class InjectionOrder:
         """When it will happen, in words."""
         if self.flip is not None:
             lasts = f"and of each later one on the device of rank {self.rank}" if self.lasts else "and no other"
-            when = "in" if self.flip == GRADIENT else "after the optimizer of"
-            return f"{FLIPS[self.flip]} {when} step {self.step}, {lasts}"
+            when = "in" if self.flip in IN_STEP else "after the optimizer of"
+            step = f"step {self.step}" if self.step is not None else "the next step that is audited"
+            return f"{FLIPS[self.flip]} {when} {step}, {lasts}"
         return MOMENTS[self.at].partition(" (")[0].replace("N", str(self.step)) if self.at else "now"
 
 
@@ -143,7 +148,9 @@ def parse_order(text: str) -> InjectionOrder:
 
 
 def flip_order(rank: int | None, flip: str, step: int | None, *, lasts: bool) -> InjectionOrder:
-    return InjectionOrder(rank=rank, at=UPDATED, step=step, flip=flip, lasts=lasts, signal=0).checked()
+    """Without a step, it flips in the next one that is audited."""
+    at = AUDITED if step is None else UPDATED
+    return InjectionOrder(rank=rank, at=at, step=step, flip=flip, lasts=lasts, signal=0).checked()
 
 
 def _flip_order(text: str, words: dict[str, Any]) -> InjectionOrder:
@@ -151,11 +158,19 @@ def _flip_order(text: str, words: dict[str, Any]) -> InjectionOrder:
     try:
         if lasts not in LASTS:
             raise ConfigError(f"lasts={lasts!r} cannot be used: give one of {', '.join(LASTS)}")
-        if unknown := sorted(set(words) - {"flip", "rank", "step", "lasts"}):
+        if unknown := sorted(
+            set(words) - {"flip", "rank", "step", "lasts"} - ({"at"} if _is_audited(words) else set())
+        ):
             raise ConfigError(f"{unknown[0]!r} does not go with flip=")
+        if "step" not in words and not _is_audited(words):
+            raise ConfigError("flip= needs a step, as in step=20, or at=audited: the next step that is computed twice")
         return flip_order(_number("rank", words), words["flip"], _number("step", words), lasts=lasts == LASTS[1])
     except ConfigError as error:
         raise ConfigError(f"fault {text!r}: {error}") from None
+
+
+def _is_audited(words: Mapping[str, str]) -> bool:
+    return words.get("at") == AUDITED and "step" not in words
 
 
 def _number(name: str, words: dict[str, Any]) -> int | None:

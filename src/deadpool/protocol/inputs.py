@@ -81,6 +81,11 @@ class AuditAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepAuditAsked(FeatureInput):
+    """A person wants one of the next steps to be computed twice, and compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFound(FeatureInput):
     """There is a complete checkpoint in the store that this job may go back to, or begin from."""
 

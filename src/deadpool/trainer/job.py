@@ -237,7 +237,8 @@ class Job:
 
     def enter_step(self, number: int) -> None:
         self.waits.begin_step()
-        self.session.pending_injections.enter_step(number, self.state)
+        is_audited = self._audited_step.is_next(number)
+        self.session.pending_injections.enter_step(number, self.state, is_audited=is_audited)
         self.shares.enter_step(number)
         for journal in self._journals:
             journal.enter_step(number)

@@ -39,6 +39,7 @@ class OptimizerHook:
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         if self._is_dry() or forked_child.is_child():
             return None
+        self._session.pending_injections.taken(optimizer)
         self._audit.took(optimizer)
         self._audited_step.took(optimizer)
         later = after_closure(args, kwargs, self._before_update)

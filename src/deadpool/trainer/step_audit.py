@@ -75,9 +75,13 @@ class AuditedStep:
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
-    def enter_step(self, number: int) -> None:
+    def is_next(self, number: int) -> bool:
+        """Whether the step that is about to begin is audited."""
         order = self._job.session.step_audit
-        self._is_watched = order is not None and number == order.number - 1 and self._before is not None
+        return order is not None and number == order.number - 1 and self._before is not None
+
+    def enter_step(self, number: int) -> None:
+        self._is_watched = self.is_next(number)
         if self._is_watched:
             self._gradients, self._reduced = GradientDigests(), GradientDigests()
             self._handles = [self._gradients.watch(name, each) for name, each in leaves_of(self._job.state.modules)]

@@ -25,6 +25,7 @@ from deadpool_lab.sim.checking.recovery_checkers import (
     ProgressChecker,
     RehearsalChecker,
 )
+from deadpool_lab.sim.checking.step_audit_checker import StepAuditChecker
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.hosts import Host
@@ -43,6 +44,7 @@ class Checkers:
         self.protection = ProtectionChecker()
         self.shrink = ShrinkChecker(world)
         self.corruption = CorruptionChecker(world)
+        self.step_audits = StepAuditChecker(world)
         self._holdings = Holdings(world)
         self._loss_bound = LossBound(world)
         self._generation: Generation | None = None
@@ -136,6 +138,9 @@ class Checkers:
                 self._check_passed(before, permit)
             return
         watermark = permit.watermark
+        self.step_audits.on_permit(watermark)
+        if self.step_audits.is_over:
+            return
         if watermark is None or watermark.number < before.keep_from:
             fail("f", f"{watermark} committed, {before.keep_from} and newer were kept")
         elif missing := self._holdings.first_missing_copy(watermark):
@@ -146,6 +151,7 @@ class Checkers:
             fail("rule 30", f"{watermark} committed, and {lost}")
         else:
             self.corruption.on_commit(watermark)
+            self.step_audits.on_commit(watermark)
 
     def _check_schedule(self, schedule: Schedule, before: Permit) -> None:
         """Rule 4 (every rank captures the same versions): nothing that the permit has passed already, or that a rank

@@ -51,16 +51,24 @@ def total_of(states: list[State]) -> Total:
 
 
 def stepped(
-    state: State, total: Total, version: Version, rank: int, shard: int | None = None, *, exact: bool = False
+    state: State,
+    total: Total,
+    version: Version,
+    rank: int,
+    shard: int | None = None,
+    *,
+    exact: bool = False,
+    repeats: bool = False,
 ) -> State:
     """The state after the last step of `version`: it depends on every rank's state before. What a shard becomes depends
-    on the data of all ranks."""
+    on the data of all ranks. `repeats`: nothing depends on the generation."""
     generation, number = version.generation, version.number
     if shard is not None:
         replica = mix(state.replica, total[1], generation.term, generation.n, number, shard)
         return State(0, replica, _on_course(state.course, total[1], number, rank))
-    unique = mix(state.unique, total[0], generation.term, generation.n, number, rank)
-    inexact = () if exact else (total[0], generation.term, generation.n)
+    birth = () if repeats else (generation.term, generation.n)
+    unique = mix(state.unique, total[0], *birth, number, rank)
+    inexact = () if exact else (total[0], *birth)
     replica = mix(state.replica, *inexact, number)
     return State(unique, replica, _on_course(state.course, total[1], number, rank))
 
@@ -72,10 +80,10 @@ def _on_course(course: int, total: int, number: int, rank: int) -> int:
 class History:
     """The one chain of versions that happened. A plan cuts it at its resume version."""
 
-    def __init__(self, world_size: int, shards: int = 0, *, exact: bool = False) -> None:
+    def __init__(self, world_size: int, shards: int = 0, *, exact: bool = False, repeats: bool = False) -> None:
         """`shards`: so many ranks together hold all tensors, and the next ones hold the same again. 0: every rank has
         tensors of its own."""
-        self.world_size, self.shards, self.exact = world_size, shards, exact
+        self.world_size, self.shards, self.exact, self._repeats = world_size, shards, exact, repeats
         self._resumed_from: dict[Generation, Version | None] = {}
         self._undisturbed: list[list[int]] = [[mix(rank, 3) for rank in range(world_size)]]
         self._states: dict[tuple[Generation, int], list[State]] = {}  # not by Version: its equality is under test
@@ -117,7 +125,7 @@ class History:
         return initial(generation, rank, self.shard_of(rank), exact=self.exact)
 
     def stepped(self, state: State, total: Total, version: Version, rank: int) -> State:
-        return stepped(state, total, version, rank, self.shard_of(rank), exact=self.exact)
+        return stepped(state, total, version, rank, self.shard_of(rank), exact=self.exact, repeats=self._repeats)
 
     def _before(self, version: Version) -> Version:
         resume = self._resumed_from[version.generation]

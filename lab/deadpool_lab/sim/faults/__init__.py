@@ -21,6 +21,7 @@ ALL: tuple[FaultKind, ...] = (
     *machines.MEMORY_USE_FAULTS,
     *departures.SIZE_FAULTS,
     *devices.FAULTS,
+    *devices.AUDIT_FAULTS,
 )
 BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
 

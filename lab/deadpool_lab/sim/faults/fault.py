@@ -35,6 +35,7 @@ WITHIN_S = {
     "shrunk": 20.0,
     "grown": 6.0,
     "finished": 4.0,
+    "step_audit_ordered": 6.0,
 }
 """Events of a coordinator that a fault can follow, with the longest time after them."""
 ANY_TIME = (TIME, TIME, TIME, "fault", "fence", "fence", "planned", "prepared", "go")

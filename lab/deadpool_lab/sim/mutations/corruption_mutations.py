@@ -1,4 +1,4 @@
-"""Mutations of rule 34, replicas vote."""
+"""Mutations of rule 34 (replicas vote) and of rule 35 (an audited step is computed twice)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections import Counter
 
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.job import JobState
+from deadpool.protocol.features.corruption.coordinator import corruption
+from deadpool.protocol.features.corruption.coordinator.computations import Difference, OddOne, Stage, difference
 from deadpool.protocol.features.corruption.coordinator.corruption import Corruption
+from deadpool.protocol.features.corruption.coordinator.step_audits import StepAudits
 from deadpool.protocol.features.corruption.coordinator.votes import Digest, Group, Suspicion
 from deadpool.protocol.identity import Version
+from deadpool.protocol.messages import StepAudit
 from deadpool_lab.sim.mutations.mutation import Mutation, Patch
 
 
@@ -52,6 +56,39 @@ def first_that_changes_is_named(patch: Patch) -> None:
     patch.set(Suspicion, "is_repeated", lambda self, ballots: True)
 
 
+# --- steps that are computed twice ------------------------------------------------------------------------------------
+
+
+def named_for_a_sum(patch: Patch) -> None:
+    """Names whoever differs first, also where a sum has passed through others."""
+    real = vars(OddOne)["difference"].fget
+
+    def found(self: OddOne) -> Difference:
+        told = real(self)
+        return Difference(Stage.AFTER, told.ranks) if told.stage is Stage.REDUCED else told
+
+    patch.set(OddOne, "difference", property(found))
+
+
+def redo_is_believed_because_it_came_last(patch: Patch) -> None:
+    def judge(self: StepAudits, order: StepAudit) -> None:
+        if difference(*self._computed[-2:]) is not None:
+            del self._computed[:-2]
+        self._settle(order, self._computed[-1])
+
+    patch.set(StepAudits, "_judge", judge)
+
+
+def one_error_is_enough(patch: Patch) -> None:
+    patch.set(corruption, "ERRORS", 1)
+
+
+def later_computation_is_not_void(patch: Patch) -> None:
+    """Ranks keep what differs, and go on from it if a fault comes before the step is computed once more."""
+    patch.set(StepAudits, "on_frozen", lambda self: None)
+    patch.set(JobState, "make_void_above", lambda self, version: None)
+
+
 MUTATIONS = [
     Mutation(70, "version that differs is committed", version_that_differs_is_committed, rule=34, profile="corruption"),
     Mutation(71, "what follows is not void", what_follows_is_not_void, rule=34, profile="corruption"),
@@ -59,4 +96,10 @@ MUTATIONS = [
     Mutation(73, "half is a majority", half_is_a_majority, rule=34, profile="corruption"),
     Mutation(74, "watermark is void too", watermark_is_void_too, rule=34, profile="corruption"),
     Mutation(75, "first that changes is named", first_that_changes_is_named, rule=34, profile="corruption"),
+    Mutation(76, "named for a sum", named_for_a_sum, rule=35, profile="step_audits"),
+    Mutation(
+        77, "redo believed for coming last", redo_is_believed_because_it_came_last, rule=35, profile="step_audits"
+    ),
+    Mutation(78, "one error is enough", one_error_is_enough, rule=35, profile="step_audits"),
+    Mutation(79, "later computation is not void", later_computation_is_not_void, rule=35, profile="step_audits"),
 ]

@@ -7,6 +7,7 @@ and lends them its clock, its link and its memory. Among themselves, parts call 
     trainer_process   Process: its life and death, what it is told, what it says
     seating           Seating: the script's way to its loop, from its first line, from a rehearsal or from a halt
     steps             Steps: the training loop
+    audited_step      AuditedStep: what the process tells of a step that is computed twice
     captures          Captures: snapshots, and the slots that they wait for
     recordings        Recordings: what collectives gave ranks before their loops, for processes that rehearse them
 """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from deadpool.protocol.causes import Miss
 from deadpool.protocol.messages import Finished, Release, Restore, Standing, Stepped, UsesShares
 from deadpool_lab.sim.checking.history import Total
+from deadpool_lab.sim.process.audited_step import FENCE_S
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.process.trainer_process import Process
@@ -16,6 +17,7 @@ class Steps:
     def __init__(self, process: Process) -> None:
         self._process, self._core, self._world = process, process.core, process.world
         self._captures, self._recordings = process.captures, process.recordings
+        self._audited = process.audited_step
         self._began_at, self._stall_s = 0.0, 0.0  # of the step in progress
         self._stands = False  # stopped between two steps by an order
         self._said_shares = False
@@ -39,6 +41,7 @@ class Steps:
             self._world.checkers.stands_at(rank, restore.version, state)
         self._world.checkers.runs(self._process)
         self._say_shares()  # a newcomer has rehearsed with them
+        self._audited.resumed(restore.version.number)
         if restore.capture:
             self._captures.await_slots(0.5, lambda: self._captures.snapshot(self._next_step))
         else:
@@ -91,9 +94,10 @@ class Steps:
         def completion(total: Total, garbage: bool) -> None:
             if process.alive and process.epoch == epoch:
                 self._world.reductions.left(process.number)
-                self._before_optimizer(total, garbage)
+                self._before_optimizer(self._audited.received(total), garbage)
 
-        self._world.reductions.join(process, key, completion)
+        given = {rank: self._audited.contribution(state) for rank, state in process.states().items()}
+        self._world.reductions.join(process, key, given, completion)
 
     def _before_optimizer(self, total: Total, garbage: bool) -> None:
         """The capture of this version has to end, or is given up, before its state is overwritten."""
@@ -120,13 +124,18 @@ class Steps:
             before, history = self._process.states().items(), self._world.history
             self._process.put_states({rank: history.stepped(state, total, live, rank) for rank, state in before})
             self._process.state = self._process.machine.device.errs_in(self._process.state)
+            self._process.state = self._audited.updated(self._process.state)
         for _ in self._process.states():
             self._world.stepped(live)
         self._say_stepped(live.number)
         self._say_shares()
         if live.number == 1:
             self._recordings.say(complete=True)
-        self._captures.snapshot(self._next_step)
+        if self._audited.at_boundary():
+            self._audited.miss()
+            self._process.later(FENCE_S, self._next_step)
+        else:
+            self._captures.snapshot(self._next_step)
 
     def _say_shares(self) -> None:
         """Once, since nothing changes it."""

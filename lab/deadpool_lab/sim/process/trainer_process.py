@@ -14,6 +14,7 @@ from deadpool.protocol.inputs import Activity
 from deadpool.protocol.messages import (
     Arriving,
     Attach,
+    AuditOver,
     Connect,
     End,
     Go,
@@ -27,6 +28,7 @@ from deadpool.protocol.messages import (
     Restore,
     Seat,
     Stand,
+    StepAudit,
     ToTrainerMessage,
     TrainerHello,
 )
@@ -34,6 +36,7 @@ from deadpool.protocol.recovery_walk import RecoveryWalk
 from deadpool.protocol.trainer_core import TrainerCore
 from deadpool_lab.sim.checking.history import State
 from deadpool_lab.sim.network import Link
+from deadpool_lab.sim.process.audited_step import AuditedStep
 from deadpool_lab.sim.process.captures import Captures, Recordings
 from deadpool_lab.sim.process.seating import Seating
 from deadpool_lab.sim.process.steps import Steps
@@ -55,6 +58,7 @@ class Process:
         self.observed = Activity.ACTIVE  # what the agent was told of it last
         self.recordings = Recordings(self)
         self.captures = Captures(self)
+        self.audited_step = AuditedStep(self)
         self.steps = Steps(self)
         self.seating = Seating(self)
         self._late_orders: list[Reschedule] = []
@@ -158,6 +162,8 @@ class Process:
             case Proceed(generation=generation):
                 self.core.proceed(generation)
                 self.steps.on_stand_changed()
+            case StepAudit() | AuditOver():
+                self.audited_step.order = message if isinstance(message, StepAudit) else None
             case Halt(generation=generation):
                 self.seating.halt(generation)
             case Arriving() | Restore() | Connect() | Go() | Release():

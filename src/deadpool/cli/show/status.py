@@ -141,6 +141,8 @@ def _step_audits(found: dict[str, Any]) -> str:
     told = f"audited up to step {newest}" if newest is not None else "no step was audited yet"
     if found["ended"]:
         return f"[bold]{told}[/bold], and none is audited any more: {found['ended']}"
+    if not found["every"]:
+        return f"{told}; a step is computed twice when it is asked for"
     return f"{told}; one in {found['every']} is computed twice"
 
 

@@ -77,7 +77,7 @@ class Commands:
             case str() as refusal:
                 return Answer(body={}, error=refusal)
             case None:
-                known = "status, kill, drain, replace, protect, durable, audit, doctor or stop"
+                known = "status, kill, drain, replace, protect, durable, audit, step_audit, doctor or stop"
                 return Answer(body={}, error=f"{what!r} is not a request of DeadPool: send {known}")
 
     def _use_scheme(self, text: str) -> Answer:

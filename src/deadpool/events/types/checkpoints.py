@@ -85,7 +85,7 @@ _WHERE = {"rank": "the rank that is hit", "at": "the moment of training", "signa
 _STEP = {"step": "the step or version of that moment"}
 
 _FLIPS = {
-    "flips": "what a bit of flips, parameter, moment or gradient; absent: a signal is sent",
+    "flips": "what a bit of flips, as `deadpool node flip --what` names it; absent: a signal is sent",
     "lasts": "whether one flips in each later step on this device too",
 }
 

@@ -47,16 +47,16 @@ class Injection(Message, frozen=True, kw_only=True):
     Without `at` it is sent now. Otherwise it is sent at that moment (deadpool.config.orders) of step or version
     `step`, by the first trainer that reaches it.
 
-    With `flips` no signal is sent: one bit of this kind of state flips on the device of this rank, after the optimizer
-    of step `step`, or of a gradient when backward makes it. If it `lasts`, one flips in each later step too, whichever
-    rank the device serves.
+    With `flips` no signal is sent: one bit of this kind flips on the device of this rank, in step `step` or after its
+    optimizer; without a step, in the next one that is audited. If it `lasts`, one flips in each later step too,
+    whichever rank the device serves.
     """
 
     signal: int
     rank: int | None
     at: str | None = None
     step: int | None = None
-    flips: str = ""  # parameter, moment, or gradient (before it is reduced)
+    flips: str = ""  # a key of FLIPS (deadpool.config.orders)
     lasts: bool = False
     ranks_per_node: int = 1  # ranks of the same place on their nodes have the same device
 

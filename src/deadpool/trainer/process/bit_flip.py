@@ -1,13 +1,21 @@
-"""One bit of protected state that flips, as by a device that computes or keeps something wrong. For drills only."""
+"""One bit that flips, as by a device that computes, keeps or receives something wrong. For drills only.
+
+A `StepFlip` flips it inside of a step: in what a module gives on, in a gradient as backward makes it, or in one that an
+optimizer takes.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from deadpool.config.orders import ACTIVATION, GRADIENT, RECEIVED
 from deadpool.snapshot.record.tensors import local_part
 from deadpool.trainer.adapters.fsdp2 import leaves_of
 
@@ -34,14 +42,81 @@ def _flip(tensor: Tensor, number: int) -> None:
         bits[place] = bits[place] ^ (1 << _BITS[tensor.element_size()])
 
 
-class GradientFlip:
-    """Flips one bit of a gradient in the step that is about to begin, where backward makes it: before the reducer of
-    DDP or FSDP2 gets it, and before anybody else's hooks that are put there later."""
+class StepFlip(ABC):
+    """Flips one bit in the step that is about to begin."""
 
     def __init__(self, modules: Iterable[nn.Module], number: int) -> None:
-        found = [each for _, each in leaves_of(modules) if each.is_floating_point()]
         self._number, self.has_flipped = number, False
-        self._hook = found[number % len(found)].register_hook(self._on_gradient) if found else None
+        self._hooks = list(self._watch(tuple(modules)))
+
+    @abstractmethod
+    def _watch(self, modules: tuple[nn.Module, ...]) -> Iterator[Any]:
+        """Yields the handles of hooks."""
+
+    def taken(self, optimizer: Optimizer) -> None:  # noqa: B027 - most have nothing to do with it
+        """An optimizer is about to take gradients."""
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+class ActivationFlip(StepFlip):
+    """One bit of what a module gives on in the forward pass, of one that has no modules inside."""
+
+    def _watch(self, modules: tuple[nn.Module, ...]) -> Iterator[Any]:
+        found = [each for module in modules for each in module.modules() if not any(True for _ in each.children())]
+        self._calls_before = self._number % max(1, len(found))
+        for each in found:
+            yield each.register_forward_hook(self._on_output)
+
+    def _on_output(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+        if self.has_flipped or not isinstance(output, Tensor) or isinstance(output, DTensor) or not _can_flip(output):
+            return None
+        self._calls_before -= 1
+        if self._calls_before >= 0 or not torch.is_grad_enabled():
+            return None
+        self.has_flipped = True
+        changed: Tensor = _FlippedOutput.apply(output)  # type: ignore[no-untyped-call]
+        return changed
+
+
+class _FlippedOutput(torch.autograd.Function):
+    """One bit of the largest number is another one: of a small one nothing might be left in the sums that follow."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        changed = output.clone()
+        _flip(changed, int(output.abs().argmax()))
+        return changed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+class ReceivedFlip(StepFlip):
+    """One bit of a gradient that an optimizer takes: it was reduced, so a collective gave it to this rank alone."""
+
+    def _watch(self, modules: tuple[nn.Module, ...]) -> Iterator[Any]:
+        return iter(())
+
+    def taken(self, optimizer: Optimizer) -> None:
+        taken = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+        found = [each for each in map(local_part, taken) if _can_flip(each)]
+        if found and not self.has_flipped:
+            self.has_flipped = True
+            _flip(found[self._number % len(found)], self._number)
+
+
+class GradientFlip(StepFlip):
+    """One bit of a gradient where backward makes it: before the reducer of DDP or FSDP2 gets it, and before anybody
+    else's hooks that are put there later."""
+
+    def _watch(self, modules: tuple[nn.Module, ...]) -> Iterator[Any]:
+        found = [each for _, each in leaves_of(modules) if each.is_floating_point()]
+        if found:
+            yield found[self._number % len(found)].register_hook(self._on_gradient)
 
     def _on_gradient(self, gradient: Tensor) -> Tensor | None:
         if self.has_flipped or not _can_flip(local_part(gradient)):
@@ -51,9 +126,8 @@ class GradientFlip:
         _flip(local_part(changed), self._number)
         return changed
 
-    def remove(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
+
+STEP_FLIPS: dict[str, type[StepFlip]] = {ACTIVATION: ActivationFlip, GRADIENT: GradientFlip, RECEIVED: ReceivedFlip}
 
 
 def _parameters(modules: Iterable[nn.Module]) -> Iterator[Tensor]:

@@ -27,15 +27,16 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from deadpool.config.orders import GRADIENT
+from deadpool.config.orders import AUDITED, IN_STEP
 from deadpool.events.event import Event
 from deadpool.protocol.messages import Injected, Injection, Report
 from deadpool.trainer.loop import Arguments, after_closure
-from deadpool.trainer.process.bit_flip import GradientFlip, flip_bit
+from deadpool.trainer.process.bit_flip import STEP_FLIPS, StepFlip, flip_bit
 
 if TYPE_CHECKING:
     from deadpool.snapshot.state.state import ProtectedState
@@ -152,7 +153,8 @@ class InjectionTriggers:
         self._waiting: tuple[Injection, ...] = ()
         self._watch: MomentWatch | None = None
         self._step = 0  # the one that is computed
-        self._gradient_flip: GradientFlip | None = None
+        self._is_audited = False  # that step
+        self._step_flips: dict[str, StepFlip] = {}  # by what flips in that step
 
     def add(self, injection: Injection) -> None:
         if injection not in self._waiting:  # every seat brings it again
@@ -161,11 +163,11 @@ class InjectionTriggers:
 
     # --- the moments, as the training loop passes them ---------------------------------------------------------------
 
-    def enter_step(self, number: int, state: ProtectedState) -> None:
+    def enter_step(self, number: int, state: ProtectedState, *, is_audited: bool) -> None:
         """Watches for one moment: if several of this step are waited for, the one that comes first."""
-        self._step = number
-        if any(injection.flips == GRADIENT for injection in self._due_flips()):
-            self._gradient_flip = GradientFlip(state.modules, number)
+        self._step, self._is_audited = number, is_audited
+        wanted = {injection.flips for injection in self._due_flips()}
+        self._step_flips = {what: STEP_FLIPS[what](state.modules, number) for what in IN_STEP if what in wanted}
         due = [injection for injection in self._waiting if injection.at in WATCHED and injection.step == number]
         if due:
             injection = min(due, key=lambda each: WATCHED.index(each.at or ""))
@@ -174,9 +176,10 @@ class InjectionTriggers:
 
     def leave_step(self, *, completed: bool) -> None:
         """The step's block has ended; whether the step counts is not known yet."""
-        if self._gradient_flip is not None:
-            self._gradient_flip.remove()
-            self._gradient_flip = self._gradient_flip if completed else None
+        for flip in self._step_flips.values():
+            flip.remove()
+        if not completed:
+            self._step_flips.clear()
         if self._watch is not None:
             watch, self._watch = self._watch, None
             watch.close()
@@ -185,18 +188,28 @@ class InjectionTriggers:
 
     def updated(self, state: ProtectedState) -> None:
         """The step's block has ended well: the optimizer has stepped, and nothing is copied yet."""
-        of_gradient, self._gradient_flip = self._gradient_flip, None
+        in_step, self._step_flips = self._step_flips, {}
         for injection in self._due_flips():
-            if injection.flips == GRADIENT:
-                self._tell_flip(injection, of_gradient is not None and of_gradient.has_flipped)
+            if injection.flips in IN_STEP:
+                flip = in_step.get(injection.flips)
+                if flip is not None or injection.at != AUDITED:  # else it came in the middle of the step: the next one
+                    self._tell_flip(injection, flip is not None and flip.has_flipped)
             else:
                 found = flip_bit(injection.flips, state.modules, state.optimizers, self._step)
                 self._tell_flip(injection, found)
 
+    def taken(self, optimizer: Optimizer) -> None:
+        for flip in self._step_flips.values():
+            flip.taken(optimizer)
+
     def _due_flips(self) -> list[Injection]:
         """Returns what flips in the step that is computed."""
-        due = [each for each in self._waiting if each.flips and each.step is not None]
-        return [each for each in due if self._step == each.step or (each.lasts and self._step > (each.step or 0))]
+        return [each for each in self._waiting if each.flips and self._is_due(each)]
+
+    def _is_due(self, injection: Injection) -> bool:
+        if injection.step is None:
+            return injection.at == AUDITED and self._is_audited
+        return self._step == injection.step or (injection.lasts and self._step > injection.step)
 
     def _tell_flip(self, injection: Injection, has_flipped: bool) -> None:
         if not has_flipped:

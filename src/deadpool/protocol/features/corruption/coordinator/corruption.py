@@ -30,10 +30,13 @@ from deadpool.protocol.features.corruption.coordinator.votes import (
     in_hex,
 )
 from deadpool.protocol.identity import FeatureMessage, Version
+from deadpool.protocol.inputs import FeatureInput, StepAuditAsked
 from deadpool.protocol.messages import StepDigests
 from deadpool.protocol.seal import replica_of
 
 STOP, IGNORE = "stop", "ignore"
+STEP_AUDIT = "step_audit"
+"""The word by which a person asks for one."""
 REDOS = 2
 """How often the steps to one version are computed again while everybody repeats what they have said."""
 REDOS_AT_MOST = 4
@@ -279,6 +282,16 @@ class Corruption(CoordinatorPart):
         if isinstance(message, StepDigests):
             self.step_audits.on_digests(message)
 
+    def on_input(self, input: FeatureInput) -> None:
+        if isinstance(input, StepAuditAsked):
+            self.step_audits.ask()
+
+    def on_request(self, what: str) -> FeatureInput | str | None:
+        if what != STEP_AUDIT:
+            return None
+        refusal = self.step_audits.refusal() if self._acts else "nothing is done where ranks differ (--on-corruption)"
+        return StepAuditAsked() if refusal is None else f"no step is audited: {refusal}"
+
     def _convict(self, evidence: Evidence) -> None:
         """By now all ranks agree with what they have computed before, so no step is lost for a node that leaves."""
         self._count(evidence)
@@ -290,6 +303,7 @@ class Corruption(CoordinatorPart):
     def on_frozen(self) -> None:
         """Whatever the fault was: what nodes have frozen may differ, and nobody has compared it yet."""
         job, watermark = self._job, self._job.commits.permit.watermark
+        self.step_audits.on_frozen()
         if not self._acts or watermark is None:
             return
         for version, ballots in frozen_ballots(job.members.values(), watermark, job.layout.world_size):

@@ -57,6 +57,8 @@ class StepAudits:
         self._computed: list[Computation] = []
         self._next_reason = ""  # why the step has to be computed once more, right now
         self._newest = 0  # step that was audited, or was to be
+        self._is_asked_for = False  # by a person, however long ago the last one was
+        self.last: dict[str, int] | None = None  # for people
         self._margin = _MARGIN
         self._nodes_of: defaultdict[int, set[str]] = defaultdict(set)  # on which a rank was found to differ
         self.audited_up_to: int | None = None
@@ -64,10 +66,24 @@ class StepAudits:
 
     # --- order --------------------------------------------------------------------------------------------------------
 
+    def refusal(self) -> str | None:
+        """Why none can be asked for now; None: one can."""
+        if self.ended:
+            return self.ended
+        if self._order is not None or self._is_asked_for:
+            return "one is under way: ask again when it is over"
+        if not self._job.can_drain or not self._job.is_full:
+            return f"the job is {self._job.phase.value if self._job.is_full else 'shrunk'}: ask again when it runs"
+        return None
+
+    def ask(self) -> None:
+        if self.refusal() is None:
+            self._is_asked_for = True
+
     def look(self) -> None:
         """Looks, with every heartbeat, whether a step is due, or whether what was ordered has become impossible."""
         job = self._job
-        if not self._every or self.ended or job.phase is not Phase.RUNNING or job.released:
+        if self.ended or job.phase is not Phase.RUNNING or job.released:
             return
         if self._order is None:
             self._order_if_due()
@@ -76,6 +92,8 @@ class StepAudits:
 
     def _order_if_due(self) -> None:
         job, steps = self._job, self._steps()
+        if not (self._every or self._is_asked_for):
+            return
         if self._recoveries.is_under_way or self._drains.current is not None or not job.is_full:
             return
         if len(steps) < job.layout.world_size or min(steps) < FIRST_STEPS or job.commits.permit.watermark is None:
@@ -83,7 +101,8 @@ class StepAudits:
         if any(verdict.get("exact") is False for verdict in self._recoveries.verdicts):
             self._end(max(steps), _INEXACT)
             return
-        earliest = max(self._newest + self._every - 1, max(steps) + self._margin)
+        due = self._newest + self._every - 1 if not self._is_asked_for else 0
+        earliest = max(due, max(steps) + self._margin)
         if earliest > max(steps) + 2 * self._margin:
             return
         before = next(each for each in itertools.count(earliest) if job.commits.timetable.captures(each))
@@ -98,12 +117,19 @@ class StepAudits:
         if self._job.generation != self._expected:
             return "a fault came first"
         steps, is_first = self._steps(), order.generation == self._expected
+        if is_first and order.number - 1 in self._job.commits.ledger.missed:
+            return "a rank has no copy of the version before it"
         patience = _PATIENCE_STEPS if is_first else 0
         if len(steps) < self._job.layout.world_size or min(steps) <= order.number + patience:
             return None
         if is_first and self._computed:
             return "the version before it was not committed in time"
         return "not all ranks have told what they computed"
+
+    @property
+    def compares(self) -> bool:
+        """Whether what ranks compute in this generation is compared."""
+        return self._order is not None and self._job.generation == self._expected
 
     def _steps(self) -> list[int]:
         return [step for member in self._job.members.values() for step in member.steps.values()]
@@ -157,6 +183,14 @@ class StepAudits:
 
     # --- again --------------------------------------------------------------------------------------------------------
 
+    def on_frozen(self) -> None:
+        """A fault has come while a step was computed again, and not all of it was compared: nothing that follows from
+        it is used."""
+        order, job, watermark = self._order, self._job, self._job.commits.permit.watermark
+        is_fault = job.generation != self._expected
+        if order is not None and is_fault and self._expected != order.generation and watermark is not None:
+            job.make_void_above(watermark)
+
     def advance(self, now: float) -> None:
         order, job = self._order, self._job
         if order is None or job.generation != self._expected or not job.can_drain:
@@ -184,7 +218,9 @@ class StepAudits:
             for index, each in enumerate(self._computed)
             if difference(each, trusted) is not None
         ]
-        self._job.out.emit("step_audit_passed", step=order.number, ranks=len(trusted), computed=len(self._computed))
+        computed, self._is_asked_for = len(self._computed), False
+        self.last = {"step": order.number, "computed": computed}
+        self._job.out.emit("step_audit_passed", step=order.number, ranks=len(trusted), computed=computed)
         self._finish(order)
         for each in odd:
             self._name(order, each)
@@ -221,11 +257,12 @@ class StepAudits:
         self._job.out.send_each(self._job.members, AuditOver(generation=self._job.generation))
 
     def _end(self, step: int, reason: str) -> None:
-        self.ended = reason
+        self.ended, self._is_asked_for = reason, False
         self._job.out.emit("step_audits_ended", step=step, reason=reason)
 
     def facts(self) -> dict[str, object]:
-        if not self._every:
+        if not (self._every or self._is_asked_for or self.last or self.ended):
             return {}
-        told = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
+        told: dict[str, object] = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
+        told |= {"asked_for": self._is_asked_for, "last": self.last}
         return {"step_audits": told}

@@ -1,0 +1,169 @@
+"""One job, whose devices err in audited steps one after the other, compared with the same job without an error.
+
+Each error is ordered for the next step that is audited, and then an audit is asked for; or the other way round, so that
+the step is wrong where it is computed again. An order that comes too late for one audit is carried out in the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deadpool.config.job_config import JobConfig
+from deadpool.config.orders import AUDITED
+from deadpool.control.launch.run_dir import RunDir
+from deadpool.demo.trial import differences
+from deadpool.errors import ConfigError, JobFailed
+from deadpool_lab.corruption.plan import Error, Shape
+from deadpool_lab.workload.run import WorkloadTrial
+
+Ask = Callable[..., dict[str, Any]]
+Record = dict[str, Any]
+
+_STEPS = 1_000_000  # the job is stopped behind the last error
+_MODEL = ["--layers", "4", "--width", "32", "--sequence", "16", "--vocabulary", "128"]
+_NOISE = ["--dropout", "0.1", "--clip", "1.0", "--journal"]
+_LAST_STEPS, _LAST_S = 20, 4.0  # from the decision to stop: no rank is further when it reads the decision
+_END_S = 1800.0  # for the steps behind the last error, and for the undisturbed run, on a machine that is busy
+_AUDITS_AT_MOST = 4  # for one error
+_POLL_S = 0.05
+_VERDICTS = ("step_audit_passed", "step_audits_ended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    error: Error
+    step: int  # in which the bit flipped
+    stage: str  # that differed first; empty: nothing did
+    named: tuple[int, ...]  # ranks
+    expected: tuple[int, ...]
+    audits: int
+    took_s: float
+
+    @property
+    def is_detected(self) -> bool:
+        return bool(self.stage)
+
+    @property
+    def is_named_rightly(self) -> bool:
+        return self.named == self.expected
+
+    def record(self) -> Record:
+        error = self.error
+        place = {"number": error.number, "flips": error.flips, "rank": error.rank, "in_redo": error.in_redo}
+        found = {"step": self.step, "stage": self.stage, "named": list(self.named), "expected": list(self.expected)}
+        return {**place, **found, "audits": self.audits, "took_s": round(self.took_s, 3)}
+
+
+@dataclass(slots=True)
+class ErrorTrial:
+    shape: Shape
+    errors: list[Error]
+    folder: Path
+    deadline: float  # by time.monotonic(); no error is injected after it
+    ask: Ask
+    tell: Callable[[Outcome], None]
+    outcomes: list[Outcome] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    _workload: WorkloadTrial = field(init=False)
+
+    def run(self) -> None:
+        config = JobConfig(
+            nodes=self.shape.nodes,
+            nproc_per_node=self.shape.nproc_per_node,
+            slots=4,
+            overhead_budget=0.0,
+            drills=True,
+            rehearse_recovery=False,
+        )
+        self._workload = WorkloadTrial(config.checked(), self._arguments, self.folder / "disturbed", deadline_s=_END_S)
+        disturbed = self._workload.run(lambda _: self._inject_all())
+        undisturbed = JobConfig(nodes=self.shape.nodes, nproc_per_node=self.shape.nproc_per_node).checked()
+        reference = WorkloadTrial(undisturbed, self._arguments, self.folder / "undisturbed", deadline_s=_END_S).run()
+        self.problems += differences(reference, disturbed)
+
+    @property
+    def _stop_file(self) -> Path:
+        return self.folder / "stop"
+
+    @property
+    def _arguments(self) -> list[str]:
+        return ["--layout", self.shape.layout, "--steps", str(_STEPS), "--stop", str(self._stop_file), *_MODEL, *_NOISE]
+
+    @property
+    def _run_dir(self) -> RunDir:
+        return self._workload.job.run_dir
+
+    # --- one error ----------------------------------------------------------------------------------------------------
+
+    def _inject_all(self) -> None:
+        self._workload.await_step(4)
+        for error in self.errors:
+            if time.monotonic() > self.deadline:
+                break
+            outcome = self._inject(error)
+            self.outcomes.append(outcome)
+            self.tell(outcome)
+        draft = self.folder / "stop.draft"
+        results = self._workload.results()
+        last_steps = _LAST_STEPS + int(_LAST_S / results.median_step_s())
+        draft.write_text(str(max(map(max, results.losses.values())) + last_steps))
+        draft.rename(self._stop_file)
+
+    def _inject(self, error: Error) -> Outcome:
+        began, mark = time.monotonic(), len(self._workload.events())
+        if not error.in_redo:
+            self._order(error)
+        for audits in range(1, _AUDITS_AT_MOST + 1):
+            self._audit(lambda: self._order(error) if error.in_redo and audits == 1 else None)  # noqa: B023
+            events = self._workload.events()[mark:]
+            flipped = [each for each in events if each["what"] == "injected" and each.get("flips") == error.flips]
+            if flipped:
+                return self._judge(error, flipped[0]["step"], events, audits, time.monotonic() - began)
+        raise JobFailed(f"error {error.number} ({error.flips} of rank {error.rank}) came in none of {audits} audits")
+
+    def _order(self, error: Error) -> None:
+        wanted = {"rank": error.rank, "signal": 0, "at": AUDITED, "step": None, "flip": error.flips, "lasts": False}
+        self.ask(self._run_dir, "kill", **wanted)
+
+    def _audit(self, on_redo: Callable[[], None]) -> None:
+        """Asks for an audit, and waits for its verdict. `on_redo` is called while ranks go back to compute the step
+        again."""
+        faults, verdicts = self._count("fault"), self._count(*_VERDICTS)
+        self._await(self._is_asked, "an audit can be asked for")
+        self._await(lambda: self._count("fault") > faults, "the step to be computed again")
+        on_redo()
+        self._await(lambda: self._count(*_VERDICTS) > verdicts, "the verdict")
+
+    def _is_asked(self) -> bool:
+        try:
+            self.ask(self._run_dir, "step_audit")
+        except ConfigError:
+            return False  # ranks have not come back from the audit before
+        return True
+
+    def _count(self, *names: str) -> int:
+        counted = Counter(event["what"] for event in self._workload.events())
+        return sum(counted[name] for name in names)
+
+    def _await(self, ready: Callable[[], bool], what: str) -> None:
+        self._workload.await_true(ready, what)
+
+    def _judge(self, error: Error, step: int, events: list[Record], audits: int, took_s: float) -> Outcome:
+        """What is said of the step in which the bit flipped: the version after it has the next number."""
+        of_step = [each for each in events if each.get("step") == step + 1]
+        differs = [each for each in of_step if each["what"] == "step_audit_differs"]
+        found = [each for each in of_step if each["what"] == "corruption_found"]
+        return Outcome(
+            error=error,
+            step=step,
+            stage=differs[0]["stage"] if differs else "",
+            named=tuple(rank for each in found for rank in each["ranks"]),
+            expected=(error.rank,) if self.shape.names(error.flips) else (),
+            audits=audits,
+            took_s=took_s,
+        )
