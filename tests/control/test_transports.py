@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deadpool.config.resolution import resolve, resolve_agent
+from deadpool.config.resolution import resolve
 from deadpool.control.agent import transports
 from deadpool.control.agent.transports import Way, chosen_way
 from deadpool.errors import ConfigError
@@ -56,7 +56,7 @@ def test_nixl_is_refused_where_copies_are_encrypted(machine):
     with pytest.raises(ConfigError, match="transport='nixl' cannot be used with tls"):
         chosen_way("nixl", encrypted=True)
     with pytest.raises(ConfigError, match="transport='nixl' cannot be used: give tcp or auto with tls"):
-        resolve_agent({"transport": "nixl", "tls": "ephemeral"}, environment={})
+        resolve({"transport": "nixl", "tls": "ephemeral"}, environment={})
 
 
 def test_other_words_are_refused():
