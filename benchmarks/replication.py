@@ -5,6 +5,9 @@
 A push is sendfile from the slot, receive into the holder's slot, verify every digest, write the header, acknowledge.
 The plain transfer is sendall and recv_into in two threads on each side, with the same bytes from and into the same kind
 of memory, and one byte back. Both alternate in one run, so that a noisy machine disturbs both alike.
+
+With `--transport nixl` the holder reads the bytes by NIXL (UCX_TLS says over what).
+CPU seconds per GB are those of both sides' processes, for pushes only.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import secrets
 import socket
 import statistics
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from output import give_out
 from plain_sockets import STREAMS, receive_all, send_all
 
@@ -32,24 +37,53 @@ from deadpool.protocol.seal import Extent, Geometry, Seal
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import region
 from deadpool.snapshot.transfer import PushRequest, TransferClient, TransferServer
+from deadpool.snapshot.transfer.nixl_transport import NixlTransport
+from deadpool.snapshot.transfer.transport import OverTcp, Transport
 from deadpool.wire.credentials import OFF, read_credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
 GENERATION = Generation(1, 1)
 RECORD_BYTES = 20_000
+PATIENCE_S = 60.0  # a busy machine is to be measured, not given up
+START_S = 300.0
 
 
 def geometry_for(payload_bytes: int) -> Geometry:
     return Geometry(record_capacity=1 << 16, unique_bytes=payload_bytes, replica_bytes=0)
 
 
+def opened(way: str, segment: Segment) -> Transport:
+    """A transport that works and knows the segment."""
+    if way == "tcp":
+        return OverTcp()
+    transport = NixlTransport(lambda reason: print(reason, file=sys.stderr), PATIENCE_S)
+    transport.start()
+    transport.add(segment)
+    deadline = time.monotonic() + START_S
+    while not transport.reads:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the NIXL process did not start")
+        time.sleep(0.01)
+    return transport
+
+
+def cpu_s(transport: Transport) -> float:
+    """CPU time of this process and of its NIXL process, so far."""
+    own = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    if not isinstance(transport, NixlTransport) or transport.pid is None:
+        return own
+    times = psutil.Process(transport.pid).cpu_times()
+    return own + times.user + times.system
+
+
 # --- the holder's process
 
 
-def serve(payload_bytes: int) -> None:
+def serve(payload_bytes: int, way: str) -> None:
     geometry = geometry_for(payload_bytes)
     segment = Segment.create("bench-held", geometry, 2)
     segment.prefault()
+    transport = opened(way, segment)
     server = TransferServer(
         host="127.0.0.1",
         credentials=read_credentials(serving=True),
@@ -57,15 +91,20 @@ def serve(payload_bytes: int) -> None:
         stored=lambda seal: None,
         dropped=lambda seal, reason: print(reason, file=sys.stderr),
         find=lambda rank, version: None,
+        transport=transport,
     )
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps([server.start(), listener.getsockname()]), flush=True)
     socks = [listener.accept()[0] for _ in range(STREAMS)]
     extent = Extent(record_bytes=0, unique_bytes=payload_bytes, replica_bytes=0)
     target = region(segment.slot(1), geometry, extent, "unique")
-    while sys.stdin.readline().strip() == "plain":
-        receive_all(socks, target)
+    while (word := sys.stdin.readline().strip()) in ("plain", "cpu"):
+        if word == "cpu":
+            print(json.dumps(cpu_s(transport)), flush=True)
+        else:
+            receive_all(socks, target)
     server.close()
+    transport.close()
 
 
 # --- the owner's process
@@ -82,15 +121,16 @@ def filled_slot(segment: Segment, payload_bytes: int) -> Seal:
     return seal_slot(segment.slot(0), segment.geometry, rank=0, version=version, extent=extent)
 
 
-def measure(payload_bytes: int, repeats: int, streams: int, tls: str) -> dict[str, Any]:
+def measure(payload_bytes: int, repeats: int, streams: int, tls: str, way: str) -> dict[str, Any]:
     os.environ.update({SECRET_VARIABLE: secrets.token_hex(32), TLS_VARIABLE: tls})
     segment = Segment.create("bench-own", geometry_for(payload_bytes), 1)
     segment.prefault()
     seal = filled_slot(segment, payload_bytes)
-    command = [sys.executable, __file__, "--bytes", str(payload_bytes), "--serve"]
+    command = [sys.executable, __file__, "--bytes", str(payload_bytes), "--serve", "--transport", way]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdin is not None and holder.stdout is not None
-    client = TransferClient(credentials=read_credentials(), streams=streams)
+    transport = opened(way, segment)
+    client = TransferClient(credentials=read_credentials(), streams=streams, transport=transport)
     try:
         address, plain_address = (tuple(each) for each in json.loads(holder.stdout.readline()))
         socks = [socket.create_connection(plain_address) for _ in range(STREAMS)]
@@ -106,22 +146,40 @@ def measure(payload_bytes: int, repeats: int, streams: int, tls: str) -> dict[st
         )
         push_s: list[float] = []
         plain_s: list[float] = []
+        spent_s: list[tuple[float, float]] = []
         for repeat in range(repeats + 2):
+            before = cpu_s(transport), ask_cpu_s(holder)
             begin = time.perf_counter()
             client.push(request)
             push_s.append(time.perf_counter() - begin)
+            spent_s.append((cpu_s(transport) - before[0], ask_cpu_s(holder) - before[1]))
             holder.stdin.write("plain\n")
             holder.stdin.flush()
             begin = time.perf_counter()
             send_all(socks, source)
             plain_s.append(time.perf_counter() - begin)
             report_progress(repeat, repeats + 2, payload_bytes, push_s[-1], plain_s[-1])
-        return summary(payload_bytes, push_s[2:], plain_s[2:])  # the first two warm sockets and page tables
+        costs = {
+            f"cpu_s_per_gb_{side}": round(
+                statistics.median(pair[index] for pair in spent_s[2:]) / payload_bytes * 1e9, 3
+            )
+            for index, side in enumerate(("sender", "holder"))
+        }
+        # The first two warm sockets and page tables.
+        return summary(payload_bytes, push_s[2:], plain_s[2:]) | {"transport": way} | costs
     finally:
         client.close()
+        transport.close()
         holder.stdin.close()
         holder.wait(30)
         segment.close()
+
+
+def ask_cpu_s(holder: subprocess.Popen[str]) -> float:
+    assert holder.stdin is not None and holder.stdout is not None
+    holder.stdin.write("cpu\n")
+    holder.stdin.flush()
+    return float(json.loads(holder.stdout.readline()))
 
 
 def report_progress(index: int, count: int, payload_bytes: int, push_s: float, plain_s: float) -> None:
@@ -154,11 +212,12 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=2)
     parser.add_argument("--tls", default=OFF, help="off, ephemeral or a folder; the plain streams stay plain")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--transport", choices=("tcp", "nixl"), default="tcp")
     options = parser.parse_args()
     if options.serve:
-        serve(options.bytes)
+        serve(options.bytes, options.transport)
         return
-    result = measure(options.bytes, options.repeats, options.streams, options.tls)
+    result = measure(options.bytes, options.repeats, options.streams, options.tls, options.transport)
     give_out(result, options.json)
 
 

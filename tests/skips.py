@@ -55,6 +55,7 @@ NEEDS = (
     ),
     Need("a C compiler", r"C compiler", PACKAGES, "doctor"),
     Need("Ray", r"\bRay\b", PIP, "ray"),
+    Need("NIXL", r"\bnixl\b", PIP, "rdma"),
     Need("frameworks", r"\b(megatron|deepspeed|torchtitan|trl|peft|datasets)\b|the library is not", FRAMEWORKS),
     Need("packages of Python", _PYTHON, PIP, "dev"),
 )

@@ -66,7 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clusters": SHARED | {"", "control", "doctor", "host", "wire"},
     "sizing": {"errors", "events.story", "protocol.schemes", "views.metrics", "views.picture"},
     "views": {"", "errors", "events", "journal", "protocol.identity", "sizing"},
-    "snapshot": {"errors", "host.host_memory", "protocol"}
+    "snapshot": {"errors", "host.child_processes", "host.host_memory", "host.rdma", "protocol"}
     | {f"wire.{module}" for module in ("credentials", "handshake", "deadline", "listener")},
     "durable": {"protocol", "snapshot", "errors"},
     "backend": BASE,

@@ -15,6 +15,7 @@ from examined_machine import examine, mounted, needs, needs_root, ordinary
 from waiting import LIMIT_S, wait_until
 
 import deadpool
+from deadpool.host.rdma import nixl_build
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +144,9 @@ def test_memlock_that_keeps_rdma_out():
     limited = [*mounted(device), "prlimit", "--memlock=65536:65536", *ordinary()]
     found = examine(before=limited).only
     assert found["check"] == "memlock" and "memlock is 0.06 MiB" in found["what"] and "mlx5_0" in found["what"]
+    examined = examine(before=[*mounted(device), "prlimit", "--memlock=65536:65536"])
+    assert examined.facts["rdma_devices"] == ["mlx5_0"] and examined.facts["nixl"] == nixl_build()
+    assert ("rdma" in examined.checks("note")) == (nixl_build() is None)
     raised = ["prlimit", "--memlock=unlimited:unlimited"]
     if subprocess.run([*raised, "true"], capture_output=True).returncode == 0:  # not in every container
         assert examine(before=[*mounted(device), *raised, *ordinary()]).code == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch.utils.data
 from snapshot_nodes import DEADLINE_S, MEMBER, WAIT_S, Holder, Owner
+from ways import Transports
 
 from deadpool.snapshot.transfer import TransferClient
 
@@ -48,19 +49,38 @@ def stack():
         yield stack
 
 
-@pytest.fixture
-def make_owner(stack):
-    return lambda *args, **kwargs: stack.enter_context(closing(Owner(*args, **kwargs)))
+@pytest.fixture(scope="session")
+def transports():
+    """Tests that take other ways too have a fixture of this name of their own."""
+    return Transports()
 
 
 @pytest.fixture
-def make_holder(stack):
-    return lambda **kwargs: stack.enter_context(closing(Holder(**kwargs)))
+def known(stack, transports):
+    """Makes a node's memory known to the transports."""
+
+    def know(node):
+        transports.add(node.segment)
+        stack.callback(transports.drop, node.segment)
+        return node
+
+    return know
 
 
 @pytest.fixture
-def make_client(stack):
-    return lambda **kwargs: stack.enter_context(closing(TransferClient(**(CLIENT | kwargs))))
+def make_owner(stack, known):
+    return lambda *args, **kwargs: known(stack.enter_context(closing(Owner(*args, **kwargs))))
+
+
+@pytest.fixture
+def make_holder(stack, known, transports):
+    return lambda **kwargs: known(stack.enter_context(closing(Holder(**kwargs, transport=transports.server))))
+
+
+@pytest.fixture
+def make_client(stack, transports):
+    more = CLIENT | {"transport": transports.client}
+    return lambda **kwargs: stack.enter_context(closing(TransferClient(**(more | kwargs))))
 
 
 class Peer:

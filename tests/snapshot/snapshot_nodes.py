@@ -24,6 +24,7 @@ from deadpool.snapshot.transfer.frames import (
     pack_frame,
     pack_geometry,
 )
+from deadpool.snapshot.transfer.transport import Transport
 from deadpool.wire.credentials import Credentials
 from deadpool_lab.workload.sealed_slot import seal_slot
 
@@ -82,6 +83,7 @@ class Holder:
         geometry: Geometry = GEOMETRY,
         deadline_s: float = DEADLINE_S,
         credentials: Credentials = MEMBER,
+        transport: Transport | None = None,
     ) -> None:
         self.segment = Segment.create("holder", geometry, 1)
         self.outcomes: queue.Queue[tuple[str, Seal, str]] = queue.Queue()
@@ -95,6 +97,7 @@ class Holder:
             dropped=lambda seal, reason: self.outcomes.put(("dropped", seal, reason)),
             find=gives.found if gives else lambda rank, version: None,
             deadline_s=deadline_s,
+            transport=transport,
         )
         self.address = self.server.start()
 

@@ -21,6 +21,7 @@ from snapshot_nodes import (
     push_half,
     push_request,
 )
+from ways import WAYS, opened
 
 from deadpool.errors import TransferError, WireError
 from deadpool.protocol.identity import Generation
@@ -30,6 +31,12 @@ from deadpool.snapshot.transfer import TransferClient
 from deadpool.snapshot.transfer.frames import Kind, chunks_of, pack_chunk, pack_frame
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.handshake import HELLO_BYTES, NONCE_BYTES, PROOF_BYTES
+
+
+@pytest.fixture(params=WAYS, scope="module")
+def transports(request):
+    with opened(request.param) as transports:
+        yield transports
 
 
 def push_to(client: TransferClient, address, owner: Owner, generation: Generation = GENERATION) -> None:

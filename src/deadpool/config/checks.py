@@ -18,6 +18,7 @@ from deadpool.protocol.identity import LAST_PORT, Address
 if TYPE_CHECKING:
     from deadpool.config.job_config import JobConfig
 
+AUTO_TRANSPORT, TCP, NIXL = TRANSPORTS = ("auto", "tcp", "nixl")
 LOG_FORMATS = ("text", "json")
 RESUME = ("no", "auto", "must")
 AUTO = "auto"  # --protect: the job chooses
@@ -77,6 +78,7 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     require("log_format", config.log_format, config.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
     require("bulk_nice", config.bulk_nice, 0 <= config.bulk_nice <= 19, "a number of 0 to 19")
     parse_cpus(config.bulk_cpus)
+    _check_transport(config)
     config.hook_rules()
     require("port", config.port, 0 <= config.port <= LAST_PORT, f"a port of at most {LAST_PORT}, or 0 for any free one")
     page = config.dashboard_at
@@ -88,6 +90,13 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
         require("fault", text, config.drills or order.flip is None, "a fault that changes no state, or --drills too")
         fits = rank is None or 0 <= rank < world_size
         require(f"fault {text!r}: rank", rank, fits, f"a rank of 0 to {world_size - 1}")
+
+
+def _check_transport(config: JobConfig) -> None:
+    way, plain = config.transport, config.tls == "off"
+    require("transport", way, way in TRANSPORTS, f"one of {', '.join(TRANSPORTS)}")
+    accepted = "tcp or auto with tls: what NIXL reads is not encrypted (docs/security.md)"
+    require("transport", way, way != NIXL or plain, accepted)
 
 
 def _check_scheme(config: JobConfig) -> None:

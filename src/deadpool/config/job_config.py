@@ -116,6 +116,12 @@ class JobConfig:
         commands=_NODE,
         default_text="a quarter of the cores, or all if there are fewer than 8",
     )
+    transport: str = setting(
+        "auto",
+        "how the bytes of copies travel: tcp, nixl (RDMA where there is a device; needs the package nixl, and cannot "
+        "be encrypted), or auto: nixl between nodes that have an RDMA device and the package, in jobs without --tls",
+        commands=_NODE,
+    )
     in_place: str = setting(
         "auto",
         "whether survivors recover in their own processes: always, never (fresh processes take their ranks), or auto "

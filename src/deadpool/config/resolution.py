@@ -44,7 +44,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("durable", "resume", "durable_every", "durable_bandwidth", "durable_nice", "durable_timeout_s"),
         *("durable_keep", "durable_keep_every"),
     ),
-    "network": ("host", "interface", "port", "tls"),
+    "network": ("host", "interface", "port", "tls", "transport"),
     "views": (
         *("dashboard", "dashboard_at", "metrics_port", "metrics_host", "log_mb", "log_format", "on_event", "webhook"),
     ),

@@ -26,13 +26,14 @@ from deadpool.host import host_memory
 from deadpool.host.health.gpus import SLOWDOWNS
 from deadpool.host.health.kernel import XID_LINE, XIDS_OF_HARDWARE, all_lines
 from deadpool.host.private_files import open_private
+from deadpool.host.rdma import INSTALL as INSTALL_NIXL
+from deadpool.host.rdma import nixl_build, rdma_devices
 from deadpool.wire.credentials import UnusableSecret, read_secret, secret_is_given
 
 _SHM = Path("/dev/shm")
 _SHM_LEAST_BYTES = 128 << 20
 _FILES_LEAST = 1024
 _CAP_IPC_LOCK = 14
-_RDMA = Path("/sys/class/infiniband")
 _GIB = 2**30
 
 _LOG = Path("/dev/kmsg")
@@ -77,12 +78,16 @@ def check_shared_memory() -> tuple[Facts, list[Finding]]:
 
 
 def check_limits(rdma: bool) -> tuple[Facts, list[Finding]]:
-    devices = sorted(path.name for path in _RDMA.iterdir()) if _RDMA.is_dir() else []
+    devices = rdma_devices()
     locked, files, cpu = (
         resource.getrlimit(each)[0] for each in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE, resource.RLIMIT_CPU)
     )
     facts: Facts = {"rdma_devices": devices, "memlock_bytes": _known(locked), "open_files": _known(files)}
+    facts["nixl"] = nixl_build()
     findings = []
+    if devices and facts["nixl"] is None:
+        what = f"copies go by TCP although {', '.join(devices)} could carry them: nixl is not installed"
+        findings.append(note("rdma", what, INSTALL_NIXL))
     if rdma and not devices:
         what = "the job uses RDMA, and this node has no RDMA device"
         findings.append(Finding(check="rdma", what=what, do="load its driver, or pass the devices into the container"))

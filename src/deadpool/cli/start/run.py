@@ -61,6 +61,7 @@ def run(
     from deadpool.cli.start.addresses import at_interface
     from deadpool.config.resolution import resolve
     from deadpool.control.agent.threads import bulk_cpus
+    from deadpool.control.agent.transports import chosen_way
     from deadpool.control.launch.launcher import LocalJob, new_run_dir, running
     from deadpool.control.launch.run_dir import RunDir
     from deadpool.views.metrics.endpoint import check_package
@@ -73,6 +74,7 @@ def run(
     program, packages = checked_program(script, module=module, no_python=no_python), checked_preload(preload)
     settings.check_fault_nodes()
     bulk_cpus(settings.bulk_cpus)
+    chosen_way(settings.transport, encrypted=settings.tls != "off")
     settings.racks()  # what cannot be used is refused before any process is started
     settings = at_interface(settings)
     load_tls(settings.tls, serving=True)

@@ -20,6 +20,7 @@ from deadpool.control.agent.fault_injection import NodeInjections
 from deadpool.control.agent.node_reports import NodeReports
 from deadpool.control.agent.rendezvous import RendezvousServer
 from deadpool.control.agent.threads import ThreadPriority, bulk_cpus
+from deadpool.control.agent.transports import chosen_way
 from deadpool.control.launch.examination import NodeExamination
 from deadpool.control.launch.run_dir import KEPT_FOLDER
 from deadpool.control.loops import CoreDriver
@@ -139,6 +140,7 @@ class AgentProcess:
             deadline_s=STREAM_AT_LEAST_S,
             priority=ThreadPriority(settings.bulk_nice, bulk_cpus(settings.bulk_cpus)),
             kept=logs / KEPT_FOLDER,
+            way=chosen_way(settings.transport, encrypted=credentials.tls is not None),
         )
         door = f"deadpool-{node}-{secrets.token_hex(8)}"
         self._door = TrainerListener(door, self._on_trainer_message, self._on_trainer_disconnected)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from deadpool.control.agent.fetches import Fetches
 from deadpool.control.agent.offers import Offers
 from deadpool.control.agent.rank_stats import SentBytes
 from deadpool.control.agent.threads import ThreadPriority
+from deadpool.control.agent.transports import Way, make_transport
 from deadpool.control.shell_registry import data_shells, joint_shell
 from deadpool.control.shells import DataPlaneAccess, JointAccess
 from deadpool.errors import ArenaError, CopyDamaged, DeadPoolError
@@ -56,7 +58,7 @@ from deadpool.protocol.inputs import (
 )
 from deadpool.protocol.messages import Settings, SlotRef
 from deadpool.protocol.seal import Digest, Extent
-from deadpool.snapshot.arena.arena import Arena, Segment
+from deadpool.snapshot.arena.arena import Arena, ArenaKey, Segment
 from deadpool.snapshot.arena.checksums import HASHING_THREADS
 from deadpool.snapshot.arena.salvage_file import write_salvage
 from deadpool.snapshot.arena.slot import compute_piece_digests, write_seal
@@ -87,14 +89,17 @@ class DataPlane:
         deadline_s: float,
         priority: ThreadPriority,
         kept: Path,
+        way: Way = Way.TCP,
     ) -> None:
         """`post` takes inputs for the core, `note` takes events, `midway` gives what is to happen, if anything, when a
-        push has sent its first bytes; all three run on the event loop. `kept` is the folder for salvaged copies."""
+        push has sent its first bytes; all three run on the event loop. `kept` is the folder for salvaged copies. `way`
+        says how bytes travel."""
         self._core, self._post, self._midway = core, post, midway
         self._kept = kept
         self._loop = asyncio.get_running_loop()
-        self._arena = Arena()
-        self._client = TransferClient(credentials=credentials, deadline_s=deadline_s)
+        self._arena, self._adding = Arena(), threading.Lock()
+        self._transport = make_transport(way, lambda event: self._on_loop(note, event), priority)
+        self._client = TransferClient(credentials=credentials, deadline_s=deadline_s, transport=self._transport)
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="data", initializer=priority.apply)
         self._hashers = ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash", initializer=priority.apply)
         self._movers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="stream", initializer=priority.apply)
@@ -121,6 +126,7 @@ class DataPlane:
             find=self._find,
             deadline_s=deadline_s,
             joint=self._joint.frames,
+            transport=self._transport,
         )
         self._fetches = Fetches(
             self._client,
@@ -159,6 +165,7 @@ class DataPlane:
         self._server.close()
         for pool in (self._movers, self._workers, self._hashers):
             pool.shutdown(wait=True, cancel_futures=True)
+        self._transport.close()
         self._arena.close()
 
     @property
@@ -174,7 +181,7 @@ class DataPlane:
                 self._submit(self._allocate, effect)
             case ReleaseSegment(segment=segment):
                 self._joint.forget(segment)
-                self._arena.drop(_key(segment))
+                self._release(_key(segment))
             case HashSlot():
                 self._submit(self._hash, effect)
             case WriteSeal(slot=slot, copy=copy):
@@ -229,8 +236,18 @@ class DataPlane:
             segment.prefault(range(1))  # a newcomer waits for one slot only; the others are made ready meanwhile
             self._deliver(Allocated(segment=effect.segment))
             segment.prefault(range(1, effect.count))
+            with self._adding:
+                if self._arena.get(_key(effect.segment)) is segment:  # it was not released meanwhile
+                    self._transport.add(segment)
         except ArenaError as error:
             self._deliver(AllocationFailed(segment=effect.segment, reason=str(error)))
+
+    def _release(self, key: ArenaKey) -> None:
+        with self._adding:
+            segment = self._arena.get(key)
+            if segment is not None:
+                self._transport.drop(segment)
+            self._arena.drop(key)
 
     def _hash(self, effect: HashSlot) -> None:
         """A joint copy is hashed by who makes it, and a snapshot of one rank here."""
@@ -351,5 +368,5 @@ def _call(work: Callable[[], None]) -> None:
     work()
 
 
-def _key(segment: int) -> tuple[str, int]:
+def _key(segment: int) -> ArenaKey:
     return ("segment", segment)

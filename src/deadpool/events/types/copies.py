@@ -99,6 +99,21 @@ EVENTS = (
         },
     ),
     EventType(
+        name="copies_by_nixl",
+        meaning="A node's NIXL process works: copies are read through it, to and from nodes where one works too.",
+        action="Nothing. Where `devices` is empty it reads over UCX's TCP or shared memory, for which "
+        "`--transport tcp` is the better way.",
+        fields={"devices": "the RDMA devices of the node"},
+    ),
+    EventType(
+        name="copies_by_tcp",
+        meaning="A node that sends and reads copies by NIXL does so by TCP for now: its own NIXL process has ended or "
+        "is silent, which is started again, or another node's memory could not be read. Nothing is lost; it is said "
+        "once per reason.",
+        action="Look at the RDMA device and its network if copies take longer than before.",
+        fields={"reason": "what went wrong"},
+    ),
+    EventType(
         name="source_failed",
         meaning="A newcomer could not get a copy from one node; it asks the next one.",
         action="Look at that node if it is frequent.",

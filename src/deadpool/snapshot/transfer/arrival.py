@@ -11,11 +11,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from deadpool.errors import TransferError
+from deadpool.errors import TransferError, WireError
 from deadpool.protocol.causes import Refusal
 from deadpool.protocol.seal import Seal
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk, Kind
+from deadpool.snapshot.transfer.transport import Window
 
 
 class Arrival(ABC):
@@ -62,12 +63,24 @@ class Arrival(ABC):
         """What the sender need not send, in a form that both sides know."""
         return b""
 
+    @property
+    def takes_windows(self) -> bool:
+        return False
+
+    def _take(self, connection: Connection, chunk: Chunk, window: Window) -> list[int] | None:
+        """Reads a chunk through a window; None: its bytes have to be sent."""
+        raise WireError(f"{connection.peer}: a window was not asked for")
+
+    def _return(self, chunk: Chunk) -> None:
+        """Takes back the claim of a chunk that could not be taken through its window. It is called under the lock."""
+        raise AssertionError("no window was taken")
+
     # --- what they share
 
     def start(self) -> None:
         """Tells the sender to begin. What has no bytes is complete at once."""
         there = self._there_already()
-        self._lead.send_list(Kind.ACCEPT, [], there)
+        self._lead.send_list(Kind.ACCEPT, [int(self.takes_windows)], there)
         self._settle_if_over()
 
     def receive(self, connection: Connection, chunk: Chunk) -> None:
@@ -75,6 +88,17 @@ class Arrival(ABC):
         self._enter(connection, chunk)
         try:
             digests = self._read(connection, chunk)
+        except BaseException as error:
+            self._leave(connection, failure=str(error))
+            raise
+        self._leave(connection, chunk=chunk, digests=digests)
+
+    def take(self, connection: Connection, chunk: Chunk, window: Window) -> None:
+        """Reads the bytes of one chunk from the sender's memory, or asks for them over the stream."""
+        self._enter(connection, chunk)
+        try:
+            digests = self._take(connection, chunk, window)
+            connection.send(Kind.AGAIN if digests is None else Kind.TAKEN, [])
         except BaseException as error:
             self._leave(connection, failure=str(error))
             raise
@@ -119,6 +143,8 @@ class Arrival(ABC):
             self._failure = self._failure or failure
             if chunk is not None and digests is not None:
                 self._arrived(chunk, digests)
+            elif chunk is not None:
+                self._return(chunk)
         self._settle_if_over()
 
     def _settle_if_over(self) -> None:

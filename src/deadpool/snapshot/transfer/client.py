@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -38,6 +39,8 @@ from deadpool.snapshot.transfer.frames import (
 )
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
 from deadpool.snapshot.transfer.snapshot_arrival import ArrivedPieces
+from deadpool.snapshot.transfer.transport import OverTcp, Transport
+from deadpool.snapshot.transfer.windows import read_window, receive_window, show
 from deadpool.wire.credentials import Credentials
 
 
@@ -84,8 +87,16 @@ Watch = Callable[[Region, int], None]
 
 
 class TransferClient:
-    def __init__(self, *, credentials: Credentials, streams: int = 2, deadline_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        credentials: Credentials,
+        streams: int = 2,
+        deadline_s: float = 10.0,
+        transport: Transport | None = None,
+    ) -> None:
         self._streams = streams
+        self._transport = transport or OverTcp()
         self._pool = ChannelPool(credentials, deadline_s)
 
     def push(self, request: PushRequest, midway: Callable[[], None] | None = None) -> int:
@@ -99,8 +110,9 @@ class TransferClient:
         with self.channel(request.address, request.generation) as channel:
             before = channel.bytes_sent
             channel.lead.send(Kind.PUSH, [transfer, pack_seal(sent), pack_geometry(geometry)])
-            channel.lead.expect(Kind.ACCEPT)
-            self.send_chunks(channel, transfer, request, chunks_of(sent.extent, regions_sent(sent)), midway)
+            by_window = channel.lead.expect(Kind.ACCEPT).body == [1]
+            chunks = chunks_of(sent.extent, regions_sent(sent))
+            self.send_chunks(channel, transfer, request, chunks, midway, by_window=by_window)
             return channel.bytes_sent - before
 
     def send_chunks(
@@ -110,8 +122,11 @@ class TransferClient:
         request: SendRequest,
         chunks: list[Chunk],
         midway: Callable[[], None] | None,
+        *,
+        by_window: bool = False,
     ) -> None:
-        """Sends parts of a slot, over one stream or more, and returns when the peer has stored them."""
+        """Sends parts of a slot, over one stream or more, and returns when the peer has stored them. `by_window`: the
+        peer may read them itself."""
         todo = deque(chunks)
         first = todo[0] if todo else None
 
@@ -119,6 +134,11 @@ class TransferClient:
             while (chunk := _next(todo)) is not None:
                 start = request.slot_offset + request.geometry.offset(chunk.region) + chunk.offset
                 told = midway if chunk is first else None
+                window = self._transport.window(request.fd, start, chunk.size) if by_window else None
+                if window is not None:
+                    if show(connection, transfer, chunk, window, told):
+                        continue
+                    told = None
                 connection.send_data([transfer, *pack_chunk(chunk)], request.fd, start, chunk.size, told)
 
         channel.run(self._stream_count(todo), send)
@@ -154,9 +174,7 @@ class TransferClient:
             watch(name, 0)
 
         def fetch(connection: Connection) -> None:
-            for chunk in _ask_ahead(connection, seal, todo):
-                target = targets[chunk.region][chunk.offset : chunk.offset + chunk.size]
-                digests = connection.receive_pieces(target)
+            for chunk, digests in self._read_ahead(connection, seal, todo, targets):
                 with lock:
                     received.arrived(chunk, digests)
                     watch(chunk.region, received.leading_bytes(chunk.region))
@@ -165,6 +183,42 @@ class TransferClient:
         mismatch = received.mismatch(expect)
         if mismatch is not None:
             raise CopyDamaged(f"{channel.peer}: {seal.version} of rank {seal.rank} is {mismatch}")
+
+    def _read_ahead(
+        self, connection: Connection, seal: Seal, todo: deque[Chunk], targets: dict[Region, memoryview]
+    ) -> Iterator[tuple[Chunk, list[int]]]:
+        """Yields chunks that have been read, with the digests of their pieces. It asks for the next chunk before this
+        one is read, so that the source does not pause in between."""
+        asked: deque[Chunk] = deque()
+
+        def ask(chunk: Chunk, kind: Kind) -> None:
+            connection.send(kind, [*_name(seal.rank, seal.version), *pack_chunk(chunk)])
+            asked.append(chunk)
+
+        while True:
+            while len(asked) < _READS_AHEAD and (chunk := _next(todo)) is not None:
+                ask(chunk, Kind.LOOK if self._transport.reads else Kind.READ)
+            if not asked:
+                return
+            chunk = asked.popleft()
+            target = targets[chunk.region][chunk.offset : chunk.offset + chunk.size]
+            digests = self._read_answer(connection, chunk, target)
+            if digests is None:
+                ask(chunk, Kind.READ)
+            else:
+                yield chunk, digests
+
+    def _read_answer(self, connection: Connection, chunk: Chunk, target: memoryview) -> list[int] | None:
+        """Returns the digests of the pieces of the next chunk; None: it came as a window that cannot be read."""
+        frame = connection.expect(Kind.DATA, Kind.WINDOW)
+        if frame.head.kind is Kind.WINDOW:
+            place, window = receive_window(connection, frame)
+            _check_answer(place, chunk)
+            return read_window(self._transport, connection, window, target)
+        _check_answer(frame.body, chunk)
+        if frame.head.payload_bytes != chunk.size:
+            raise WireError("the peer sent another number of bytes than was asked for")
+        return connection.receive_pieces(target)
 
     def use_deadline(self, deadline_s: float) -> None:
         """Sets the deadline of streams that are opened from now on."""
@@ -206,21 +260,9 @@ def _next(todo: deque[Chunk]) -> Chunk | None:
         return None
 
 
-def _ask_ahead(connection: Connection, seal: Seal, todo: deque[Chunk]) -> Iterator[Chunk]:
-    """Yields chunks whose DATA frame has just begun. It asks for the next chunk before this one is read, so that the
-    source does not pause in between."""
-    asked: deque[Chunk] = deque()
-    while True:
-        while len(asked) < _READS_AHEAD and (chunk := _next(todo)) is not None:
-            connection.send(Kind.READ, [*_name(seal.rank, seal.version), *pack_chunk(chunk)])
-            asked.append(chunk)
-        if not asked:
-            return
-        chunk = asked.popleft()
-        frame = connection.expect(Kind.DATA)
-        if frame.body != pack_chunk(chunk) or frame.head.payload_bytes != chunk.size:
-            raise WireError("the peer answered another read than was asked for")
-        yield chunk
+def _check_answer(place: list[Any], chunk: Chunk) -> None:
+    if place != pack_chunk(chunk):
+        raise WireError("the peer answered another read than was asked for")
 
 
 def _name(rank: int, version: Version) -> list[int]:

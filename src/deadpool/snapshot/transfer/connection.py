@@ -52,7 +52,7 @@ class Connection:
     def __init__(self, sock: socket.socket, peer: str, deadline_s: float) -> None:
         self.peer = peer
         self.generation: Generation | None = None  # set by the first frame, then fixed
-        self.bytes_sent = 0  # frames and payload that the kernel has taken
+        self.bytes_sent = 0  # frames and payload that the kernel has taken, and what the peer has read by windows
         self._sock = sock
         self._stream: ByteStream = PlainStream(sock)
         self._cut_reason = ""
@@ -203,6 +203,10 @@ class Connection:
                 if time.monotonic() >= limit or self._cut_reason:
                     raise
 
+    def count(self, size: int) -> None:
+        """Counts bytes that the peer has read from this node's memory."""
+        self.bytes_sent += size
+
     # --- before the first frame
 
     def encrypt(self, context: ssl.SSLContext, *, server_side: bool) -> ssl.SSLObject:
@@ -229,6 +233,10 @@ class Connection:
             self._send_bytes(data)
 
     # --- the end
+
+    @property
+    def is_cut(self) -> bool:
+        return bool(self._cut_reason)
 
     def cut(self, reason: str) -> None:
         """Ends every wait on this stream at once, in any thread. It does not free the socket: close() does."""

@@ -10,6 +10,8 @@ REFUSED says why: a Refusal, and words about it for people.
     PUSH   -> ACCEPT|REFUSED  asks to send a snapshot;     then DATA on any stream, STORED|REFUSED on this one
     PULL   -> FOUND|REFUSED   asks for a snapshot;         then READ -> DATA|REFUSED on any stream
 
+    LOOK, WINDOW, TAKEN and AGAIN are of windows (windows.py)
+
 CONTRIBUTE, DESCRIBE, DESCRIPTION and READ_ROW are of joint copies, and belong to the feature that makes them.
 """
 
@@ -53,9 +55,16 @@ class Kind(IntEnum):
     DESCRIBE = 11
     DESCRIPTION = 12
     READ_ROW = 13
+    LOOK = 14
+    WINDOW = 15
+    TAKEN = 16
+    AGAIN = 17
 
 
-_PAYLOAD_LIMITS = dict.fromkeys((Kind.DATA, Kind.ACCEPT, Kind.CONTRIBUTE, Kind.DESCRIPTION), CHUNK_BYTES)
+_METADATA_LIMIT_BYTES = 64 << 10
+_PAYLOAD_LIMITS = dict.fromkeys((Kind.DATA, Kind.ACCEPT, Kind.CONTRIBUTE, Kind.DESCRIPTION), CHUNK_BYTES) | {
+    Kind.WINDOW: _METADATA_LIMIT_BYTES
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

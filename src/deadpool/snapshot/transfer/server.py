@@ -21,6 +21,7 @@ from deadpool.snapshot.transfer.channel import authenticate
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Kind
 from deadpool.snapshot.transfer.session import Transfers, TransferSession
+from deadpool.snapshot.transfer.transport import OverTcp, Transport
 from deadpool.wire.credentials import Credentials
 from deadpool.wire.listener import PreauthLimit
 
@@ -41,9 +42,11 @@ class TransferServer:
         joint: Callable[[Connection], JointFrames] = JointFrames,
         deadline_s: float = 10.0,
         port: int = 0,
+        transport: Transport | None = None,
     ) -> None:
         self._callbacks = Callbacks(open=open, stored=stored, dropped=dropped, find=find)
         self._joint = joint
+        self._transport = transport or OverTcp()
         self._address = (host, port)
         self._credentials = credentials
         self._deadline_s = deadline_s
@@ -149,7 +152,8 @@ class TransferServer:
             authenticate(connection, self._credentials, "server")
             self._greet(connection)
             self._forget_unproved(connection)
-            TransferSession(connection, self._callbacks, self._joint(connection), self._transfers, self._admit).run()
+            joint = self._joint(connection)
+            TransferSession(connection, self._callbacks, joint, self._transfers, self._admit, self._transport).run()
         except VersionMismatch as error:
             _log.warning("%s", error)
         except DeadPoolError as error:

@@ -14,6 +14,7 @@ from deadpool.snapshot.transfer.arrival import Arrival
 from deadpool.snapshot.transfer.callbacks import Callbacks, FoundCopy, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import (
+    Chunk,
     Frame,
     Kind,
     naturals,
@@ -23,6 +24,8 @@ from deadpool.snapshot.transfer.frames import (
     unpack_geometry,
 )
 from deadpool.snapshot.transfer.snapshot_arrival import SnapshotArrival
+from deadpool.snapshot.transfer.transport import Transport
+from deadpool.snapshot.transfer.windows import receive_window, send_window
 
 Transfers = dict[bytes, Arrival]
 """Arriving snapshots and contributions by the id that their sender chose: a second stream finds its own by this id."""
@@ -38,12 +41,14 @@ class TransferSession:
         joint: JointFrames,
         transfers: Transfers,
         admit: Callable[[Generation], None],
+        transport: Transport,
     ) -> None:
         self._connection = connection
         self._callbacks = callbacks
         self._joint = joint
         self._transfers = transfers
         self._admit = admit  # raises for a generation that is fenced
+        self._transport = transport
         self._led: Arrival | None = None
 
     def run(self) -> None:
@@ -73,15 +78,26 @@ class TransferSession:
                 self._on_data(frame)
             case Kind.PULL:
                 self._on_pull(frame)
-            case Kind.READ:
+            case Kind.READ | Kind.LOOK:
                 self._on_read(frame)
+            case Kind.WINDOW:
+                self._on_window(frame)
             case Kind.CONTRIBUTE:
                 self._on_contribute(frame)
             case Kind.DESCRIBE:
                 self._joint.describe(frame)
             case Kind.READ_ROW:
                 self._joint.read(frame)
-            case Kind.HELLO | Kind.ACCEPT | Kind.REFUSED | Kind.STORED | Kind.FOUND | Kind.DESCRIPTION:
+            case (
+                Kind.HELLO
+                | Kind.ACCEPT
+                | Kind.REFUSED
+                | Kind.STORED
+                | Kind.FOUND
+                | Kind.DESCRIPTION
+                | Kind.TAKEN
+                | Kind.AGAIN
+            ):
                 raise WireError(f"{self._connection.peer}: {frame.head.kind.name} was not expected")
             case _ as never:
                 assert_never(never)
@@ -111,6 +127,7 @@ class TransferSession:
                 lead=self._connection,
                 callbacks=self._callbacks,
                 forget=lambda: self._forget(transfer),
+                transport=self._transport,
             )
         except ArenaError as error:
             self._callbacks.dropped(seal, str(error))
@@ -138,14 +155,22 @@ class TransferSession:
         self._led = None
 
     def _on_data(self, frame: Frame) -> None:
-        transfer, *packed_chunk = _lists(frame.body, 4)
-        arrival = self._transfers.get(transfer) if isinstance(transfer, bytes) else None
-        if arrival is None:
-            raise TransferError(f"{self._connection.peer}: data for a transfer that is over")
-        chunk = unpack_chunk(packed_chunk, arrival.seal.extent)
+        arrival, chunk = self._arriving(frame.body)
         if chunk.size != frame.head.payload_bytes:
             raise WireError(f"{self._connection.peer}: chunk and payload differ in size")
         arrival.receive(self._connection, chunk)
+
+    def _on_window(self, frame: Frame) -> None:
+        place, window = receive_window(self._connection, frame)
+        arrival, chunk = self._arriving(place)
+        arrival.take(self._connection, chunk, window)
+
+    def _arriving(self, body: list[Any]) -> tuple[Arrival, Chunk]:
+        transfer, *packed_chunk = _lists(body, 4)
+        arrival = self._transfers.get(transfer) if isinstance(transfer, bytes) else None
+        if arrival is None:
+            raise TransferError(f"{self._connection.peer}: data for a transfer that is over")
+        return arrival, unpack_chunk(packed_chunk, arrival.seal.extent)
 
     # --- out
 
@@ -163,7 +188,11 @@ class TransferSession:
             self._connection.refuse(Refusal.NOT_HERE, f"this copy has no region {chunk.region!r}")
             return
         start = found.offset + found.geometry.offset(chunk.region) + chunk.offset
-        self._connection.send_data(pack_chunk(chunk), found.fd, start, chunk.size)
+        window = self._transport.window(found.fd, start, chunk.size) if frame.head.kind is Kind.LOOK else None
+        if window is None:
+            self._connection.send_data(pack_chunk(chunk), found.fd, start, chunk.size)
+        else:
+            send_window(self._connection, pack_chunk(chunk), window)
 
     def _find(self, body: list[Any], count: int) -> FoundCopy | None:
         """Looks the slot up for each read, so that a slot which is freed in between is not read any further."""

@@ -23,6 +23,8 @@ from deadpool.snapshot.transfer.arrival import Arrival
 from deadpool.snapshot.transfer.callbacks import Callbacks
 from deadpool.snapshot.transfer.connection import Connection
 from deadpool.snapshot.transfer.frames import Chunk
+from deadpool.snapshot.transfer.transport import OverTcp, Transport, Window
+from deadpool.snapshot.transfer.windows import read_window
 
 
 class ArrivedPieces:
@@ -49,6 +51,11 @@ class ArrivedPieces:
         if claimed is None or any(claimed[first:last]):
             raise WireError(f"bytes {chunk.offset}.. of region {chunk.region!r} were sent twice or not asked for")
         claimed[first:last] = b"\1" * (last - first)
+
+    def give_back(self, chunk: Chunk) -> None:
+        """Takes a claim back whose writer has ended without the bytes: another may claim them."""
+        first, last = self._pieces(chunk)
+        self._claimed[chunk.region][first:last] = bytes(last - first)
 
     def arrived(self, chunk: Chunk, digests: list[int]) -> None:
         first, last = self._pieces(chunk)
@@ -88,8 +95,10 @@ class SnapshotArrival(Arrival):
         lead: Connection,
         callbacks: Callbacks,
         forget: Callable[[], None],
+        transport: Transport | None = None,
     ) -> None:
         super().__init__(seal=seal, lead=lead, forget=forget)
+        self._transport = transport or OverTcp()
         clear_seal(view)
         self._view = view
         self._regions = {name: region(view, geometry, seal.extent, name) for name in regions_sent(seal)}
@@ -100,7 +109,20 @@ class SnapshotArrival(Arrival):
         self._received.claim(chunk)
 
     def _read(self, connection: Connection, chunk: Chunk) -> list[int]:
-        return connection.receive_pieces(self._regions[chunk.region][chunk.offset : chunk.offset + chunk.size])
+        return connection.receive_pieces(self._place(chunk))
+
+    @property
+    def takes_windows(self) -> bool:
+        return self._transport.reads
+
+    def _take(self, connection: Connection, chunk: Chunk, window: Window) -> list[int] | None:
+        return read_window(self._transport, connection, window, self._place(chunk))
+
+    def _return(self, chunk: Chunk) -> None:
+        self._received.give_back(chunk)
+
+    def _place(self, chunk: Chunk) -> memoryview:
+        return self._regions[chunk.region][chunk.offset : chunk.offset + chunk.size]
 
     def _arrived(self, chunk: Chunk, digests: list[int]) -> None:
         self._received.arrived(chunk, digests)
