@@ -42,7 +42,7 @@ class KeptBatch:
         return self._is_kept and all(tensor._version == version for tensor, version in self._tensors)
 
     def forget(self) -> None:
-        """Forgets a batch whose memory holds a later one: numpy, whose writes torch does not count, may have put it there."""
+        """Forgets a batch whose memory holds a later one: numpy writes past the counters of torch."""
         self._batch, self._is_kept = None, False
 
     def batch(self) -> Any:
