@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -17,6 +18,13 @@ from deadpool.snapshot.state.state import ProtectedState
 from deadpool.trainer.guards.carried_values import CarriedValues
 from deadpool.trainer.guards.guard import Rule
 from deadpool.trainer.guards.state_in_variables import StateInVariables
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled() -> None:
+    """What other tests of this process have compiled is none of these."""
+    if "torch._dynamo.utils" in sys.modules:
+        sys.modules["torch._dynamo.utils"].counters.clear()
 
 
 class Told:

@@ -27,7 +27,7 @@ from deadpool.trainer.guards.script_objects import CONTAINERS, PLAIN, content_of
 from deadpool.trainer.guards.state_in_variables import loop_stores
 
 _DEPTH = 6  # of attributes, containers and closures below a variable
-MOST_PLACES = 4000  # in the order of the walk: the variables of the loop, of its modules, of other modules
+MOST_PLACES = 4000  # in the order of the walk: the loop's variables, protected modules, other variables
 MOST_OF_A_VARIABLE = 1000  # more is data
 _LEFT_OUT = (DataLoader, Dataset, Sampler)  # data, and what loaders.py looks at
 _WITH_STORAGE = frozenset({Tensor, nn.Parameter})
@@ -77,15 +77,16 @@ class ScriptWalk:
             if frame.f_locals is not frame.f_globals:
                 own = loop_stores(frame.f_code, frame.f_lasti)
                 self._go_through_variables("", frame.f_locals, own, (id(frame.f_code),))
+        self._go_through_places_of_modules()
         for frame in frames:
             own = loop_stores(frame.f_code, frame.f_lasti) if frame.f_locals is frame.f_globals else frozenset()
             self._go_through_globals("", frame.f_globals, own)
         for name, module in _modules_of_script():
             self._go_through_globals(f"{name}.", vars(module), frozenset())
-        self._go_through_modules()
+        self._bind_attributes_of_modules()
         return self._found
 
-    def _go_through_modules(self) -> None:
+    def _go_through_places_of_modules(self) -> None:
         """Protected modules of the script: snapshots have no tensors in their attributes."""
         for root, path, module in self._modules:
             for place, owner, value in module_places(".".join(filter(None, (type(root).__name__, path))), module):
@@ -93,6 +94,8 @@ class ScriptWalk:
                 self._owner_ids.add(id(owner))
                 self._variable, self._limit = place, min(len(self._found) + MOST_OF_A_VARIABLE, MOST_PLACES)
                 self._go_through(place, value, (id(owner),), _DEPTH)
+
+    def _bind_attributes_of_modules(self) -> None:
         if has_compiled():
             return
         for root, path, module in self._modules:
