@@ -19,7 +19,8 @@ def careless():
     os.umask(before)
 
 
-@pytest.mark.parametrize("tls", [pytest.param("off", marks=pytest.mark.thorough), "ephemeral"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("tls", ["off", "ephemeral"])
 def test_job_is_private(tmp_path, careless, tls):
     if tls != "off":
         pytest.importorskip("cryptography")

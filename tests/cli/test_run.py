@@ -58,9 +58,10 @@ def test_empty_script_is_refused(tmp_path):
     assert (done.returncode, "empty.py' is empty: give the path" in done.stderr) == (2, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("sig", "code"),
-    [pytest.param(signal.SIGTERM, 130, marks=pytest.mark.thorough), (signal.SIGKILL, -signal.SIGKILL)],
+    [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_ended_from_outside(tmp_path, sig, code):

@@ -21,6 +21,7 @@ def words(folder: Path) -> list[str]:
     return [*COMMAND, "run", "--nodes=1", f"--run-dir={folder / 'run'}", str(SCRIPT), str(folder / "done")]
 
 
+@pytest.mark.thorough
 def test_pipe_that_nobody_reads(tmp_path: Path) -> None:
     job = subprocess.Popen(words(tmp_path), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:

@@ -23,8 +23,8 @@ VICTIMS: dict[str, Callable[[int], int]] = {
     "last": lambda nodes: nodes - 1,  # of a pipeline: the last stage
     "middle": lambda nodes: nodes // 2,
 }
-SAMPLED = {"ddp": range(8), "3d": range(8, 10)}
-"""Which of the moments a sample takes: each of them in one layout, and fewer where a step takes longer."""
+SAMPLED = {"ddp": range(8), "fsdp2-tp": range(8, 10)}
+"""Which of the moments a sample takes: each of them in one layout."""
 PIPELINES = ("pp-gpipe", "pp-1f1b", "pp-interleaved")
 CANNOT = {(layout, "reduce"): "a pipeline alone reduces no gradients" for layout in PIPELINES}
 

@@ -46,6 +46,7 @@ def lose_rank_0(folder, fork_server, *arguments):
     return calls
 
 
+@pytest.mark.thorough
 def test_survivor_and_rehearsed_spare(tmp_path, fork_server):
     calls = lose_rank_0(tmp_path, fork_server)
     assert both("reset", SEATED, "resumed") in calls[1]

@@ -12,13 +12,8 @@ from test_drain_rpc import drain
 from deadpool.cli.job_client import ask
 
 
-@pytest.mark.parametrize(
-    ("layout", "victim"),
-    [
-        ("fsdp2", 1),
-        *(pytest.param(*case, marks=pytest.mark.thorough) for case in (("fsdp2", 0), ("fsdp2", 2), ("ddp", 1))),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("layout", "victim"), [("fsdp2", 1), ("fsdp2", 0), ("fsdp2", 2), ("ddp", 1)])
 def test_any_node_of_a_group_killed(make_gated_job, run_and_compare, layout, victim):
     gated = make_gated_job(layout, acts=f"wait@4:{victim} wait@7:0", nodes=3, protect="rs(2,1)")
 

@@ -41,7 +41,8 @@ def test_one_trainer_killed_after_the_other(make_gated_job, run_and_compare):
     assert restarted(gated) == [0, 0, 1]
 
 
-@pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
 def test_torch_in_which_groups_cannot_be_rebuilt(tmp_path, strange_fork_server, run_and_compare, layout):
     """Every rank is a fresh process after each of two faults, and the losses are those of an undisturbed run: nothing
     private of torch is needed for that."""

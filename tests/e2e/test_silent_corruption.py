@@ -64,6 +64,7 @@ def test_one_of_three_is_outvoted_and_keeps_its_rank_once(make_job, tmp_path):
     assert gated.seats() == ["n0", "n1", "n2"] and gated.events("quarantined") == []
 
 
+@pytest.mark.thorough
 def test_device_that_always_errs_is_replaced(make_job, tmp_path):
     gated = make_job("ddp", "flip=moment rank=1 lasts=always", nodes=3)
     is_undisturbed(gated, 3, tmp_path, faults=2)

@@ -39,6 +39,7 @@ def test_these_cover_much():
     assert not any(script.refused for script in scripts)
 
 
+@pytest.mark.thorough
 def test_state_that_nobody_protects_is_found(tmp_path, shared):
     """The judge's own test: a counter in a variable of the script is not what it was in a newcomer."""
     script = generate(SEED, COVERING[2])

@@ -26,6 +26,7 @@ def trial(script: Script, folder: Path, shared: SharedProcesses) -> ScriptTrial:
     return ScriptTrial(script, folder / "trial", shared, ask, limit_s=2 * LIMIT_S, timeouts=_TIMEOUTS)
 
 
+@pytest.mark.thorough
 def test_a_kind(tmp_path, shared):
     kind, number = _SMALL
     result = trial(generate(SEED, number, kind), tmp_path, shared).run()
