@@ -13,7 +13,15 @@ from deadpool.backend.torch_versions import TESTED
 PACKAGE = Path(deadpool.__file__).parent
 PAGE = (PACKAGE.parents[1] / "docs/torch-internals.md").read_text(encoding="utf-8")
 OF_OTHERS = {
-    *("_current_frames", "_exit", "_run_exitfuncs", "_run_module_as_main", "_getframe", "_inst"),  # Python
+    *(
+        "_current_frames",
+        "_exit",
+        "_run_exitfuncs",
+        "_run_module_as_main",
+        "_getframe",
+        "_inst",
+        "_lru_cache_wrapper",
+    ),  # Python
     *("_bit_generator", "_rand"),  # numpy
     *("_computed", "_defaults", "_forward_cache", "_persistent", "_reductions"),  # torchmetrics
     *("_ZN4c10d12ProcessGroup17release_resourcesEv", "_ZTVN4c10d12ProcessGroupE"),  # release_resources() in C++
