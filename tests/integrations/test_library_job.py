@@ -17,7 +17,7 @@ from deadpool.trainer.interface import Job
 from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
 
 FILES = {
-    "deepspeed": ("protection.py", "engine"),
+    "deepspeed": ("engine.py", "engine"),
     "lightning": ("hooks.py", "trainer"),
     "megatron": ("hooks.py", "model"),
     "torchtitan": ("hooks.py", "trainer"),

@@ -13,7 +13,7 @@
                 engine.step()
 
 A step is one update with all of its micro batches. The engine's counters, its loss scaler and its scheduler are
-captured beside parameters, master weights and moments (position.py). What a step that was cut off leaves in DeepSpeed's
+captured beside parameters, master weights and moments (engine.py). What a step that was cut off leaves in DeepSpeed's
 buckets, hooks and gradients is dropped (leftovers.py, zero3.py).
 """
 
@@ -23,6 +23,6 @@ from deadpool.integrations.deepspeed.relies_on import LIBRARIES
 from deadpool.integrations.library_check import importing
 
 with importing(LIBRARIES):
-    from deadpool.integrations.deepspeed.protect import protect
+    from deadpool.integrations.deepspeed.engine import protect
 
 __all__ = ["protect"]
