@@ -30,6 +30,9 @@ class SlowStream:
     def cut(self, reason: str) -> None:
         self.cut_by = reason
 
+    def refuse(self, refusal: Refusal, reason: str) -> None:
+        pass
+
     def receive_pieces(self, view: memoryview) -> list[int]:
         self.inside.set()
         assert self.release.wait(WAIT_S)
