@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from deadpool.cli import command_groups
 from deadpool.cli.arguments import in_new_form
-from deadpool.cli.command_groups import NEW_NAMES
+from deadpool.cli.command_groups import LAB_COMMANDS, NEW_NAMES
 from deadpool.cli.main import PANELS, app
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,11 @@ def test_old_name_works_and_says_the_new_one(old):
     assert printed(*new, "--help")[1] == ""
     assert printed(old, "--help") == (printed(*new, "--help")[0], f"deadpool {old} is now: deadpool {' '.join(new)}\n")
     assert old not in TOP.commands
+
+
+def test_every_command_that_the_lab_brings_is_listed():
+    brought = tomllib.loads((ROOT / "lab/pyproject.toml").read_text())["project"]["entry-points"]["deadpool.lab"]
+    assert set(LAB_COMMANDS) == set(brought) - {"plan-simulation"}, "plan-simulation is `deadpool plan --simulate`"
 
 
 def test_nothing_else_speaks_of_old_names():

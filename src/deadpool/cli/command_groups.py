@@ -21,6 +21,7 @@ _GROUP = "deadpool.lab"
 LAB_COMMANDS = {
     "sim": "Run the protocol's cores in a simulated world, seed by seed, under checkers.",
     "chaos": "Kill, stop, cut off and damage nodes of small jobs, and compare the results bit for bit.",
+    "corruption": "Let devices of one job err in audited steps, and count which errors are found and named.",
 }
 
 NEW_NAMES = {
