@@ -260,11 +260,27 @@ def reads_own_file(script: Script) -> None:
             script.die(step)
 
 
+def ownstore(script: Script) -> None:
+    """Rank 0 serves a store of the script's own, in which every rank counts its steps."""
+    port = torch.tensor(0)
+    store = None
+    if script.pool.rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, script.pool.world_size, is_master=True, wait_for_workers=False)
+        port.fill_(store.port)
+    dist.broadcast(port, 0)
+    store = store or dist.TCPStore("127.0.0.1", int(port), script.pool.world_size)
+    job = script.protect()
+    for step in job.steps(STEPS):
+        with step:
+            store.add("steps", 1)
+            script.train(next(iter(script.plain)))
+
+
 KINDS: dict[str, Callable[[Script], None]] = {
     kind.__name__: kind
     for kind in (
         *(zip1, nextsteps, zip2, accum3, accum_in_step, plainloader, asynchandle, cut_handle),
-        *(forkexit, forked_to_the_end, cleandir, cleandir_loudly, cleandir_once, openw, reads_own_file),
+        *(forkexit, forked_to_the_end, cleandir, cleandir_loudly, cleandir_once, openw, reads_own_file, ownstore),
     )
 }
 

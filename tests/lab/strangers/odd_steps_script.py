@@ -170,8 +170,29 @@ def second_order(job: Job) -> None:
     job.run(train, model=model, optimizer=optimizer)
 
 
+def many_parameters(job: Job) -> None:
+    """5,000 of them, each with its state of the optimizer; their gradients are reduced as one tensor."""
+    model = nn.ParameterList(torch.randn(2) for _ in range(5000))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def train(number: int) -> Tensor:
+        optimizer.zero_grad()
+        loss = (torch.stack(list(model)) - torch.randn(2)).square().mean()
+        loss.backward()
+        job.die(number)
+        gradients = torch.stack([param.grad for param in model])
+        dist.all_reduce(gradients)
+        for param, gradient in zip(model, gradients, strict=True):
+            param.grad.copy_(gradient)
+        optimizer.step()
+        return loss.detach()
+
+    job.run(train, model=model, optimizer=optimizer)
+
+
 CASES = {
-    case.__name__: case for case in (zero_is_not_none, update_by_hand, teacher_first, thawed_and_frozen, second_order)
+    case.__name__: case
+    for case in (zero_is_not_none, update_by_hand, teacher_first, thawed_and_frozen, second_order, many_parameters)
 }
 
 

@@ -91,6 +91,15 @@ def test_what_a_step_that_was_cut_off_leaves_behind_is_not_named(tmp_path, share
     assert (code, findings(events)) == (0, [])
 
 
+def test_store_that_a_rank_serves_is_named_before_the_first_step(tmp_path, shared):
+    """It is gone with its node: the rank that serves it says so, and no other."""
+    code, events = run("ownstore", tmp_path, shared, on_inexact="stop")
+    assert code == 1
+    (served,) = [event for event in findings(events) if event["rule"] == "served_store"]
+    assert served["rank"] == 0 and "step" not in served
+    assert not [event for event in events if event["what"] == "fault"]
+
+
 def test_job_stops_before_its_next_step_if_told_to(tmp_path, shared):
     code, events = run("zip1", tmp_path, shared, on_inexact="stop")
     assert code == 1

@@ -24,7 +24,7 @@ RANKS = 3
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param("zero_is_not_none", marks=pytest.mark.thorough),
+        *(pytest.param(case, marks=pytest.mark.thorough) for case in ("zero_is_not_none", "many_parameters")),
         *("update_by_hand", "teacher_first", "thawed_and_frozen", "second_order"),
     ],
 )
