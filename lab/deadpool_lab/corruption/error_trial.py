@@ -32,6 +32,10 @@ _END_S = 1800.0  # for the steps behind the last error, and for the undisturbed 
 _AUDITS_AT_MOST = 4  # for one error
 _POLL_S = 0.05
 _VERDICTS = ("step_audit_passed", "step_audits_ended")
+_VOTES = ("corruption_suspected", "corruption_found")
+_BY_VOTE = "replicas"
+"""The stage of an error whose audit was put off, and that replicas have found in a version after it: two of them cannot
+say who it was, because the other one has got its numbers by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +162,14 @@ class ErrorTrial:
         of_step = [each for each in events if each.get("step") == step + 1]
         differs = [each for each in of_step if each["what"] == "step_audit_differs"]
         found = [each for each in of_step if each["what"] == "corruption_found"]
+        named = tuple(rank for each in found for rank in each["ranks"])
+        by_vote = not differs and any(each["what"] in _VOTES and each["step"] > step for each in events)
         return Outcome(
             error=error,
             step=step,
-            stage=differs[0]["stage"] if differs else "",
-            named=tuple(rank for each in found for rank in each["ranks"]),
-            expected=(error.rank,) if self.shape.names(error.flips) else (),
+            stage=differs[0]["stage"] if differs else _BY_VOTE if by_vote else "",
+            named=named,
+            expected=named if by_vote else (error.rank,) if self.shape.names(error.flips) else (),
             audits=audits,
             took_s=took_s,
         )
