@@ -47,7 +47,7 @@ TRANSFORMERS = Library(
         ),
         Uses("transformers.trainer_callback:TrainerCallback", has=("on_train_begin", "on_epoch_begin")),
         Uses("transformers.trainer_callback:DefaultFlowCallback"),
-        Uses("transformers.trainer_callback:TrainerState", has=("global_step", "log_history")),
+        Uses("transformers.trainer_callback:TrainerState", has=("global_step", "log_history", "num_train_epochs")),
         Uses("transformers.trainer_callback:TrainerControl", has=("should_epoch_stop", "should_training_stop")),
         Uses("transformers.trainer_utils", has=("PREFIX_CHECKPOINT_DIR",)),
         Uses("transformers.trainer", calls={"skip_first_batches": "dataloader, num_batches"}),

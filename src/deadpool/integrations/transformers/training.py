@@ -233,10 +233,14 @@ class Training:
                 continue
             if self.is_dry:
                 continue
-            if trainer.control.should_training_stop and trainer.state.global_step < self._max_steps:
+            if self._has_ended(trainer) and trainer.state.global_step < self._max_steps:
                 self._loop.leave()
                 return
         trainer.control.should_training_stop = True  # Trainer's own loop over epochs has nothing left to do
+
+    def _has_ended(self, trainer: Any) -> bool:
+        """As in Trainer's own loop. Where callbacks stop an epoch, all epochs are over before the last step."""
+        return bool(trainer.control.should_training_stop) or self._position.epoch >= trainer.state.num_train_epochs
 
     def _run_epochs(self, trainer: Any, run_epoch: Callable[..., None], frame: dict[str, Any], number: int) -> None:
         """Runs the epoch that is due, and those after it in which the step that it has left open goes on."""
@@ -255,7 +259,7 @@ class Training:
             self._data.leave_epoch()
             position.epoch, position.consumed = position.epoch + 1, 0
             is_open = self._begun_at is not None and trainer.state.global_step == self._begun_at
-            if not is_open or trainer.control.should_training_stop:
+            if not is_open or self._has_ended(trainer):
                 return
             number, self._is_again = number + 1, True
             trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
