@@ -100,6 +100,12 @@ class Iteration:
     def has_ended(self) -> bool:
         return self.ended and not self.replay
 
+    @property
+    def has_batches_ahead(self) -> bool:
+        """Whether workers may have made batches that nobody has drawn. A library that knows how many there are does
+        not ask for one more, so that the iterator has not said that it is at its end."""
+        return not self.ended and getattr(self.inner, "_tasks_outstanding", 1) > 0
+
     def draws_since(self, index: int) -> list[Draw] | None:
         """Returns the draws from there on, if all of them are kept and torch's iterator stands behind the last one."""
         if self._is_cut or self.target is not None or not self.has_begun:

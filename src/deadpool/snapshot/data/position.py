@@ -69,7 +69,7 @@ class DataPosition:
             self._earlier.keep(self._torch.describe(current, current.drawn), current.draws)
         self._count += 1
         self._is_left, self._first = False, []
-        if iteration.start is not None and iteration.inner is not None and not iteration.ended:
+        if iteration.start is not None and iteration.inner is not None and iteration.has_batches_ahead:
             self._require_order_of_workers(iteration)
         iteration.begin_as(self._count)
         self._current = iteration
@@ -137,7 +137,7 @@ class DataPosition:
     def leave(self) -> None:
         """A library is through with the epoch, though it may not have read it to its end."""
         iteration = self._current
-        if iteration is not None and not iteration.has_ended and self._loader.persistent_workers:
+        if iteration is not None and iteration.has_batches_ahead and self._loader.persistent_workers:
             self._require_order_of_workers(iteration)
         self._is_left = iteration is not None and iteration.has_begun
 
