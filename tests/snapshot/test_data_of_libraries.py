@@ -90,8 +90,9 @@ class CountingLibrary(Library):
 
 def test_persistent_workers_of_which_no_more_is_asked_than_there_is():
     make = KINDS["collator of its own, persistent workers"]
-    plain, library = CountingLibrary(make, protected=False), CountingLibrary(make)
+    plain = CountingLibrary(make, protected=False)
     plain.run(0, STEPS)
+    library = CountingLibrary(make)
     library.run(0, STEPS)
     assert library.steps == plain.steps
     for first, last in ((9, 12), (4, 7)):

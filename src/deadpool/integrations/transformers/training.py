@@ -239,7 +239,7 @@ class Training:
         trainer.control.should_training_stop = True  # Trainer's own loop over epochs has nothing left to do
 
     def _has_ended(self, trainer: Any) -> bool:
-        """As in Trainer's own loop. Where callbacks stop an epoch, all epochs are over before the last step."""
+        """Tells whether Trainer's own loop would be over: callbacks that stop an epoch leave steps out."""
         return bool(trainer.control.should_training_stop) or self._position.epoch >= trainer.state.num_train_epochs
 
     def _run_epochs(self, trainer: Any, run_epoch: Callable[..., None], frame: dict[str, Any], number: int) -> None:
