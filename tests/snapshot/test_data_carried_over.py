@@ -266,3 +266,25 @@ def test_a_generator_that_others_hold_too_is_refused():
         sort_objects({"model": model, "first": first, "second": second})
     with pytest.raises(ConfigError, match="that noise holds"):
         sort_objects({"model": model, "data": first, "noise": Noise(shared)})
+
+
+class OddlyKept(Rows):
+    """Attributes of which nothing can be told, or that a comparison could trip over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparse = torch.zeros(4).to_sparse()
+        self.quantized = torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8)
+        self.parts: list[Any] = [np.array([1, 2]), np.array([3, 4])]
+
+    def __getitem__(self, index: int) -> Any:
+        self.parts[:] = [1, 2]
+        return super().__getitem__(index)
+
+
+def test_attributes_of_any_kind_end_no_job():
+    loader = DataLoader(OddlyKept(), batch_size=4)
+    position = DataPosition("data", loader)
+    for _ in range(2):
+        assert len(list(loader)) == len(loader)
+        position.state_dict()

@@ -27,7 +27,8 @@ _PLAIN = (int, float, bool, str, bytes, type(None))
 
 def is_sequence(value: object) -> bool:
     if isinstance(value, torch.Tensor):
-        return type(value) is torch.Tensor and value.dim() == 1 and value.is_cpu and not value.requires_grad
+        is_dense = type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized
+        return is_dense and value.dim() == 1 and value.is_cpu and not value.requires_grad
     if isinstance(value, np.ndarray):
         return type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "biuf"
     return type(value) in (list, deque) or isinstance(value, io.IOBase)
@@ -109,7 +110,9 @@ class FirstContents:
         places = {id(each): index for index, each in enumerate(first)}
         if all(id(each) in places for each in value):
             return encode(["order", np.array([places[id(each)] for each in value], dtype=np.int64)], self._path)
-        if any(type(each) not in _PLAIN for each in value) or list(value) == first:
+        if any(type(each) not in _PLAIN for each in value):
+            return None
+        if all(type(each) in _PLAIN for each in first) and list(value) == first:
             return None
         return encode(["plain", list(value)], self._path)
 
