@@ -10,6 +10,7 @@ import os
 import threading
 import types
 import weakref
+from collections import ChainMap, UserDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -112,6 +113,21 @@ def by_parameter(told: Told) -> None:
         weak[model][0] += 1
 
 
+class Lazy(UserDict[str, int]):
+    """Its own methods are not called: they may draw random numbers, or read a file."""
+
+    def __getitem__(self, key: str) -> int:
+        raise AssertionError(f"somebody asked for {key}")
+
+
+def in_mappings_of_the_script(told: Told) -> None:
+    lazy, chain = Lazy(), ChainMap({"count": 0})
+    lazy.data["count"] = 0
+    for _ in steps(told):
+        lazy.data["count"] += 1
+        chain.maps[0]["count"] += 1
+
+
 scale = contextvars.ContextVar("scale", default=1.0)
 of_thread = threading.local()
 of_thread.count = 0
@@ -157,6 +173,7 @@ def of_the_process(told: Told) -> None:
         (of_a_module, {"Remembering.queue", "Remembering.norms"}),
         (of_an_optimizer, {"Lookahead.slow", "Lookahead.count"}),
         (by_parameter, {"momenta", "weak"}),
+        (in_mappings_of_the_script, {"lazy['count']", "chain"}),
         (
             in_objects_of_python,
             {"scale", "of_thread.count", "names.count", "arguments.lr", "difficulty", "log"},

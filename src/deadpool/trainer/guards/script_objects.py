@@ -31,7 +31,7 @@ CONTAINERS = (list, tuple, dict, set, deque)
 _MOST_ITEMS = 64  # of longer containers only the last items are compared, and the length
 _LAST_ITEMS = 2
 _SAMPLE_BYTES = 4096  # of an array of numpy
-_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, WeakIdKeyDictionary, UserDict, ChainMap)
+_WEAK_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, WeakIdKeyDictionary)
 _BUILTIN_ITERATORS = ("builtins", "itertools")
 
 
@@ -85,8 +85,10 @@ def parts_of(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield place, value.get(None)
     elif isinstance(value, (threading.local, types.SimpleNamespace, argparse.Namespace)):
         yield from ((f"{place}.{name}", each) for name, each in vars(value).items())
-    elif isinstance(value, _MAPPINGS):
-        yield from ((f"{place}~{index}", each) for index, each in enumerate(_values_of(value)))
+    elif isinstance(value, _WEAK_MAPPINGS):
+        yield from ((f"{place}~{index}", each) for index, each in enumerate(islice(value.values(), _MOST_ITEMS)))
+    elif isinstance(value, (UserDict, ChainMap)):  # their own methods may be the script's
+        yield place, vars(value).get("data" if isinstance(value, UserDict) else "maps")
     elif isinstance(value, functools._lru_cache_wrapper):
         yield place, value.__wrapped__
     elif _is_builtin_iterator(value):
@@ -97,11 +99,6 @@ def parts_of(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif is_own_class(type(value)):
         yield from ((f"{place}.{name}", each) for name, each in attributes_of(value).items())
         yield type(value).__name__, type(value)
-
-
-def _values_of(mapping: Any) -> Iterator[Any]:
-    """Yields the first values of a mapping whose keys may be any objects."""
-    yield from islice(mapping.values(), _MOST_ITEMS)
 
 
 def _parts_of_function(place: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
