@@ -120,12 +120,21 @@ class Lazy(UserDict[str, int]):
         raise AssertionError(f"somebody asked for {key}")
 
 
-def in_mappings_of_the_script(told: Told) -> None:
-    lazy, chain = Lazy(), ChainMap({"count": 0})
+class LazyList(list[int]):
+    def __getitem__(self, index: Any) -> Any:
+        raise AssertionError(f"somebody asked for {index}")
+
+    def __len__(self) -> int:
+        raise AssertionError("somebody asked for the length")
+
+
+def in_containers_of_the_script(told: Told) -> None:
+    lazy, chain, rows = Lazy(), ChainMap({"count": 0}), LazyList([0])
     lazy.data["count"] = 0
-    for _ in steps(told):
+    for number in steps(told):
         lazy.data["count"] += 1
         chain.maps[0]["count"] += 1
+        rows.append(number)
 
 
 scale = contextvars.ContextVar("scale", default=1.0)
@@ -173,7 +182,7 @@ def of_the_process(told: Told) -> None:
         (of_a_module, {"Remembering.queue", "Remembering.norms"}),
         (of_an_optimizer, {"Lookahead.slow", "Lookahead.count"}),
         (by_parameter, {"momenta", "weak"}),
-        (in_mappings_of_the_script, {"lazy['count']", "chain"}),
+        (in_containers_of_the_script, {"lazy['count']", "chain", "rows"}),
         (
             in_objects_of_python,
             {"scale", "of_thread.count", "names.count", "arguments.lr", "difficulty", "log"},

@@ -53,14 +53,14 @@ def content_of(value: Any) -> object:
         return None if value.dtype.hasobject else zlib.crc32(value.reshape(-1)[:_SAMPLE_BYTES].tobytes())
     if isinstance(value, (dict, set)):
         return DictEntries(
-            len(value), {key: None if isinstance(each, PLAIN) else id(each) for key, each in _items(value)}
+            size_of(value), {key: None if isinstance(each, PLAIN) else id(each) for key, each in _items(value)}
         )
     if isinstance(value, functools._lru_cache_wrapper):
         return DictEntries(value.cache_info().currsize, {})
     if isinstance(value, bytearray):
         return len(value), zlib.crc32(value[:_SAMPLE_BYTES])
     if isinstance(value, CONTAINERS):
-        return len(value), [id(each) for _, each in _items(value) if not isinstance(each, PLAIN)]
+        return size_of(value), [id(each) for _, each in _items(value) if not isinstance(each, PLAIN)]
     if isinstance(value, types.GeneratorType):
         return value.gi_frame.f_lasti if value.gi_frame is not None else None
     if _is_builtin_iterator(value):
@@ -116,17 +116,29 @@ def _parts_of_function(place: str, function: types.FunctionType) -> Iterator[tup
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
     """Returns all items, or the last ones of a long container, because it grows there. Keys that are objects, such as
-    parameters, are counted."""
+    parameters, are counted, below zero."""
+    kind, size = _library_class(value), size_of(value)
     if isinstance(value, dict):
-        items = list(value.items()) if len(value) <= _MOST_ITEMS else []
-        return [(key if isinstance(key, (str, int)) else at, each) for at, (key, each) in enumerate(items)]
+        items = list(kind.items(value)) if size <= _MOST_ITEMS else []
+        return [(key if isinstance(key, (str, int)) else -1 - at, each) for at, (key, each) in enumerate(items)]
     if isinstance(value, set):
-        return [(each, each) for each in value if isinstance(each, (str, int))] if len(value) <= _MOST_ITEMS else []
-    first = 0 if len(value) <= _MOST_ITEMS else len(value) - _LAST_ITEMS
+        return (
+            [(each, each) for each in kind.copy(value) if isinstance(each, (str, int))] if size <= _MOST_ITEMS else []
+        )
+    first = 0 if size <= _MOST_ITEMS else size - _LAST_ITEMS
     try:
-        return [(index, value[index]) for index in range(first, len(value))]
+        return [(index, kind.__getitem__(value, index)) for index in range(first, size)]
     except IndexError:  # a thread of the script has taken something out
         return []
+
+
+def size_of(container: Any) -> int:
+    return int(_library_class(container).__len__(container))
+
+
+def _library_class(value: Any) -> Any:
+    """The class whose methods are called: those of the script's own classes may draw random numbers, or read a file."""
+    return next(kind for kind in type(value).__mro__ if not is_own_class(kind))
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
