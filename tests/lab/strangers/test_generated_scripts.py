@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from deadpool.cli.job_client import ask
+from deadpool_lab.strangers.features.refused import REFUSED
 from deadpool_lab.strangers.generate import Script, generate
 from deadpool_lab.strangers.trial import ScriptResult, ScriptTrial
 
@@ -31,6 +33,15 @@ def test_stranger(number, tmp_path, shared):
     verdict = judged(generate(SEED, number), tmp_path, shared)
     assert verdict.result == "exact", verdict.problems
     assert verdict.hit
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("feature", REFUSED, ids=lambda feature: feature.name.removeprefix("REFUSED: "))
+def test_what_is_refused_is_refused_in_its_words(feature, tmp_path, shared):
+    """A refusal that is worded anew leaves the words of its script behind."""
+    script = next(each for each in (generate(1, number) for number in count()) if feature.name in each.tags)
+    verdict = judged(script, tmp_path, shared)
+    assert verdict.result == "refused", verdict.problems
 
 
 def test_these_cover_much():

@@ -41,7 +41,7 @@ def _evaluation(builder: ScriptBuilder) -> str:
         def evaluate(model):
             \"\"\"The mean loss of all ranks on a fixed batch.\"\"\"
             model.eval()
-            x = torch.linspace(-1, 1, BATCH * WIDTH).view(BATCH, WIDTH)
+            x = torch.linspace(-1, 1, BATCH * WIDTH).view(BATCH, WIDTH).to(next(model.parameters()).dtype)
             total = nn.functional.mse_loss(model(x).float(), x.float())
             dist.all_reduce(total)
             model.train()

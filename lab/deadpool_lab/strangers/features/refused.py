@@ -11,7 +11,7 @@ _TABLE = "table = torch.utils.data.TensorDataset(torch.randn(64, WIDTH), torch.r
 def _plain_loader(builder: ScriptBuilder) -> None:
     builder.extras.append(f"{_TABLE}\nrows = iter(torch.utils.data.DataLoader(table, batch_size=BATCH))")
     builder.protected["rows"] = "rows"
-    builder.refused = "its position cannot be saved or restored"
+    builder.refused = "got the iterator of a DataLoader, pass the loader itself"
 
 
 def _random_sampler(builder: ScriptBuilder) -> None:
