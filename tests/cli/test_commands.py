@@ -100,3 +100,15 @@ def test_plan_finds_the_lab_before_it_works(refused, monkeypatch):
     monkeypatch.setattr("deadpool.sizing.advice.advise", works)
     monkeypatch.setattr("deadpool.cli.command_groups.entry_points", lambda **_: [])
     assert "torch-deadpool-lab, which is not installed" in refused("plan --simulate 2")
+
+
+def test_lab_that_is_older_is_told_from_one_that_is_missing(refused, monkeypatch):
+    installed = command_groups.entry_points(group="deadpool.lab")
+    older = [entry for entry in installed if entry.name != "corruption"]
+    monkeypatch.setattr(
+        command_groups,
+        "entry_points",
+        lambda group, name=None: [entry for entry in older if name in (None, entry.name)],
+    )
+    said = refused("lab corruption")
+    assert "is older than this DeadPool and has no 'corruption'" in said and "pip install ./lab" in said

@@ -46,13 +46,19 @@ NEW_NAMES = {
 
 
 def load_from_lab(name: str) -> Any:
-    """Raises ConfigError if the lab is not installed."""
+    """Raises ConfigError if the lab is not installed, or is one that does not have this yet."""
     try:
         for found in entry_points(group=_GROUP, name=name):
             return found.load()
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("deadpool_lab"):
             raise
+    else:
+        if len(entry_points(group=_GROUP)):
+            raise ConfigError(
+                f"the installed torch-deadpool-lab is older than this DeadPool and has no '{name}': `pip install "
+                "./lab` in a clone of the repository brings it up to date"
+            )
     raise ConfigError(
         "this is in the package torch-deadpool-lab, which is not installed. It is for developers of DeadPool: "
         "`pip install ./lab` in a clone of the repository brings it"
