@@ -204,4 +204,4 @@ def _host_digest(tensor: Tensor) -> int:
     """Memory that is plain is read where it is."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return checksum(to_bytes(tensor))
-    return checksum(memoryview(array_over(integer_view(tensor).contiguous()).reshape(-1).view(np.uint8)))
+    return checksum(array_over(integer_view(tensor).contiguous()).reshape(-1).view(np.uint8).data)
