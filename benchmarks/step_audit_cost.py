@@ -5,11 +5,11 @@
     python benchmarks/step_audit_cost.py --digests-only --device cuda --json out/digests.json
     LD_PRELOAD=libnccl.so.2 NCCL_MULTI_RANK_GPU_ENABLE=1 python benchmarks/step_audit_cost.py --device cuda
 
-`share` is the time of stretches with an audit divided by that of their neighbours without one, minus 1: the median, with
-a 95 % bootstrap interval. `step_and_digests` is what the step that is computed again and the digests make of it: one
-step and the digests of a rank's state (four times) and gradients (own and reduced, twice), by the rate measured here, in
-N steps. The rest is the recovery without a loss (`phases_s`) and the wait for the version before the step. An audit is
-asked for as `deadpool job audit --step` does, and is the same as one of `--audit-every N`.
+`share` is the time of stretches with an audit divided by that of their neighbours without one, minus 1: the median,
+with a 95 % bootstrap interval. `step_and_digests` is what the step that is computed again and the digests make of it:
+one step and the digests of a rank's state (four times) and gradients (own and reduced, twice), by the rate measured
+here, in N steps. The rest is the recovery without a loss (`phases_s`) and the wait for the version before the step. An
+audit is asked for as `deadpool job audit --step` does, and is the same as one of `--audit-every N`.
 
 `digests` has the rate at which one tensor of each size is digested where it lies, waits included, and many small ones;
 on a device beside the rate at which it only reads (a sum of 64-bit integers). With a device it is a minute or less.
@@ -19,6 +19,7 @@ The length of steps follows from --batch: about a second with two ranks on two c
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -32,11 +33,11 @@ from pairs import interval_95, neighbour_ratios
 from deadpool.cli.job_client import ask
 from deadpool.config.job_config import JobConfig
 from deadpool.control.launch.folder_lock import temporary_folder
-from deadpool.demo.gpt import Size, build_pieces
+from deadpool.demo.gpt import GPT, Size
 from deadpool.demo.trial import Results
 from deadpool.errors import ConfigError, JobFailed
 from deadpool.events.story import PHASES
-from deadpool.snapshot.state.state_parts import begin_digest, finish_digests
+from deadpool.snapshot.state.state_parts import _bulk
 from deadpool_lab.workload.run import WorkloadTrial
 
 STEP_LIMIT = 1_000_000  # never reached
@@ -86,7 +87,8 @@ def _data(nbytes: int, device: str) -> torch.Tensor:
 
 
 def _rate(tensors: list[torch.Tensor]) -> dict[str, float]:
-    seconds = _least_s(lambda: finish_digests([begin_digest(each) for each in tensors]))
+    named = [(str(number), each) for number, each in enumerate(tensors)]
+    seconds = _least_s(lambda: list(_bulk("parameter", named)))
     return {"seconds": seconds, "gb_s": sum(each.nbytes for each in tensors) / seconds / 1e9}
 
 
@@ -149,7 +151,7 @@ def _verdicts(trial: WorkloadTrial) -> int:
 def _report(trial: WorkloadTrial, results: Results, begins: list[int], digests_s: float) -> dict[str, Any]:
     ended = {each.step: each.ended for each in results.steps[0]}  # the last time, of what was computed twice
     every = begins[1] - begins[0]
-    seconds = [ended[later] - ended[earlier] for earlier, later in zip(begins, begins[1:], strict=False)]
+    seconds = [ended[later] - ended[earlier] for earlier, later in itertools.pairwise(begins)]
     audited = [number % 2 == 1 for number in range(len(seconds))]
     plain = [each for each, is_audited in zip(seconds, audited, strict=True) if not is_audited]
     step_s = statistics.median(plain) / every
@@ -178,7 +180,7 @@ def _digested_bytes(layout: str, further: list[str]) -> float:
         parser.add_argument(f"--{name}", type=int, default=default)
     size = Size(**vars(parser.parse_known_args(further)[0]))
     with torch.device("meta"):
-        numbers = sum(each.numel() for piece in build_pieces(size) for each in piece.parameters())
+        numbers = sum(each.numel() for each in GPT(size).parameters())
     here = numbers / 2 if layout == "fsdp2" else numbers
     return 4.0 * (4 * 3 * here + 2 * numbers + 2 * here)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from deadpool.snapshot.state import device_digest
-from deadpool.snapshot.state.device_digest import ROW_BYTES, begin, finish
+from deadpool.snapshot.state.device_digest import ROW_BYTES, begin, digest_all, finish
 
 Digest = Callable[[Tensor], int]
 DTYPES = (
@@ -92,6 +92,24 @@ def test_all_digests_at_once_are_those_of_each():
     assert finish([begin(each) for each in tensors]) == [of(each) for each in tensors]
 
 
+@pytest.mark.parametrize("gathered", [1, 64])
+def test_gathered_or_each_for_itself_they_are_the_same(gathered, monkeypatch):
+    """And however many fit into a group."""
+    tensors = [drawn(each, seed) for seed, each in enumerate((*SIZES, 3, *SIZES))] + [torch.arange(40.0).view(8, 5).t()]
+    expected = [of(each) for each in tensors]
+    assert digest_all(tensors) == expected and digest_all([]) == []
+    monkeypatch.setattr(device_digest, "_GATHERED_BYTES", 17 * ROW_BYTES * gathered)
+    monkeypatch.setattr(device_digest, "_GROUP_BYTES", 30 * ROW_BYTES)
+    assert digest_all(tensors) == expected
+
+
+def test_what_was_begun_keeps_its_digest_when_the_tensor_changes():
+    data = drawn(18 * ROW_BYTES + 7)
+    expected, begun = of(data), begin(data)
+    data.zero_()
+    assert finish([begun]) == [expected]
+
+
 def test_shape_and_strides_do_not_count_but_the_order_of_elements_does():
     data = torch.arange(5 * ROW_BYTES, dtype=torch.float32).view(80, -1)
     assert of(data) == of(data.reshape(-1)) == of(data.t().contiguous().t())
@@ -110,7 +128,7 @@ def test_tensor_that_is_read_piece_by_piece(monkeypatch):
     data = drawn(38 * ROW_BYTES + 3)
     whole = of(data)
     monkeypatch.setattr(device_digest, "_PIECE_BYTES", 20 * ROW_BYTES)
-    assert len(begin(data).rows) == 2 and of(data) == whole
+    assert len(begin(data).sums) == 2 and of(data) == whole
 
 
 def test_without_a_product_of_matrices_they_are_the_same(monkeypatch):

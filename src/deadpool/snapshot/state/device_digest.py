@@ -12,15 +12,19 @@ numbers are added, and a product of matrices is the one operation of torch that 
 Bytes are compared, not values: a sign of zero and the payload of a NaN count. Two devices give the same digest, however
 their level 1 is computed. The digest of a tensor in host memory is another one.
 
-`begin`: enqueues the rows of one tensor, and keeps a copy of what is too little for rows. Nobody waits.
-`finish`: adds up the rows of many tensors at once, and waits once.
+Each operation on a device costs the host some microseconds, whatever its size: so tensors are gathered where they are
+small, and what follows the products is done for many tensors at once.
+
+`digest_all`: the digests of tensors that are all there. It waits once.
+`begin` and `finish`: the same where tensors come one by one and change later. `begin` waits for nothing, and keeps a
+copy of what is too little for a product of its own.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +36,8 @@ _LEAST_ROWS = 17  # torch multiplies no fewer
 _ALIGNED_BYTES = 16  # elsewhere a product is half as fast, or impossible
 _PIECE_BYTES = 1 << 30  # at once
 _COPIED_BYTES = 64 << 20  # at once, of a tensor that is not aligned
+_GATHERED_BYTES = 16 << 20  # what is smaller is copied together with others: that takes as long, and fewer operations
+_GROUP_BYTES = 256 << 20  # of memory for a group of tensors
 _SPREAD = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
 _MASK = (1 << 64) - 1
@@ -42,33 +48,65 @@ class Begun:
     """What is known of one tensor, on its device."""
 
     nbytes: int
-    rows: tuple[Tensor, ...]  # one number of 64 bits for each row
+    sums: tuple[Tensor, ...]  # of rows, in their order
     rest: Tensor  # the bytes behind them
 
     @property
     def device(self) -> torch.device:
         return self.rest.device
 
+    @property
+    def group_bytes(self) -> int:
+        return self.rest.nbytes + 2 * sum(each.nbytes for each in self.sums)
+
 
 def begin(tensor: Tensor) -> Begun:
-    with torch.no_grad():
-        data = _bytes_of(tensor)
-        count = data.numel() // ROW_BYTES
-        whole = count * ROW_BYTES if count >= _LEAST_ROWS else 0
-        rows = tuple(_sum_rows(piece.view(-1, ROW_BYTES)) for piece in _pieces(data[:whole]))
-        return Begun(nbytes=data.numel(), rows=rows, rest=data[whole:].clone())
+    return _begin(tensor, _LEAST_ROWS * ROW_BYTES, copies=True)
 
 
 def finish(begun: Sequence[Begun]) -> list[int]:
     """All of one device."""
-    if not begun:
-        return []
+    return _read([_total(begun)], [each.nbytes for each in begun]) if begun else []
+
+
+def digest_all(tensors: Iterable[Tensor]) -> list[int]:
+    """All of one device."""
+    totals, sizes, group, group_bytes = list[Tensor](), list[int](), list[Begun](), 0
+    for each in tensors:
+        group.append(_begin(each, _GATHERED_BYTES, copies=False))
+        sizes.append(group[-1].nbytes)
+        group_bytes += group[-1].group_bytes
+        if group_bytes >= _GROUP_BYTES:
+            totals.append(_total(group))
+            group, group_bytes = [], 0
+    if group:
+        totals.append(_total(group))
+    return _read(totals, sizes)
+
+
+def _begin(tensor: Tensor, least_bytes: int, *, copies: bool) -> Begun:
+    with torch.no_grad():
+        data = _bytes_of(tensor)
+        size = data.numel()
+        whole = size - size % ROW_BYTES if size >= least_bytes else 0
+        sums = tuple(_sum(piece.view(-1, ROW_BYTES)) for piece in _pieces(data[:whole]))
+        rest = data[whole:] if whole < size else data.new_empty(0)
+        return Begun(nbytes=size, sums=sums, rest=rest.clone() if copies and whole < size else rest)
+
+
+def _total(begun: Sequence[Begun]) -> Tensor:
+    """Returns one number for each tensor."""
     with torch.no_grad():
         rests = _sum_rests(begun)
-        counts = [sum(map(len, each.rows)) + len(rest) for each, rest in zip(begun, rests, strict=True)]
-        rows = [part for each, rest in zip(begun, rests, strict=True) for part in (*each.rows, rest)]
-        totals = _sum_tensors(torch.cat(rows), counts).tolist()
-    return [(total + _SPREAD * each.nbytes) & _MASK for total, each in zip(totals, begun, strict=True)]
+        counts = [sum(map(len, each.sums)) + len(rest) for each, rest in zip(begun, rests, strict=True)]
+        sums = [part for each, rest in zip(begun, rests, strict=True) for part in (*each.sums, rest)]
+        return _sum_tensors(torch.cat(sums), counts)
+
+
+def _read(totals: list[Tensor], sizes: list[int]) -> list[int]:
+    """Waits for the device."""
+    found = torch.cat(totals).tolist() if totals else []
+    return [(total + _SPREAD * size) & _MASK for total, size in zip(found, sizes, strict=True)]
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
@@ -81,9 +119,11 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 def _pieces(data: Tensor) -> list[Tensor]:
     """The last one has enough rows too."""
+    if not data.numel():
+        return []
     aligned = data.data_ptr() % _ALIGNED_BYTES == 0
     most, least = _PIECE_BYTES if aligned else _COPIED_BYTES, _LEAST_ROWS * ROW_BYTES
-    found = list(data.split(most)) if data.numel() else []
+    found = list(data.split(most))
     if len(found) > 1 and found[-1].numel() < least:
         found[-2:] = [data[(len(found) - 2) * most :]]
     return found if aligned else [piece.clone() for piece in found]
@@ -92,11 +132,10 @@ def _pieces(data: Tensor) -> list[Tensor]:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _sum_rows(rows: Tensor) -> Tensor:
-    """Returns one number of 64 bits for each row."""
+def _sum(rows: Tensor) -> Tensor:
+    """Returns 16 sums of each row, as 8 numbers of 64 bits."""
     multiply = _multiply if _can_multiply(rows.device) else _multiply_slowly
-    sums = multiply(rows, _matrix(rows.device)).view(torch.int64)
-    return (sums * _odd_weights(torch.arange(1, 1 + sums.shape[1], device=rows.device))).sum(1)
+    return multiply(rows, _matrix(rows.device)).view(torch.int64)
 
 
 def _multiply(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -135,21 +174,24 @@ def _matrix(device: torch.device) -> Tensor:
 
 
 def _sum_rests(begun: Sequence[Begun]) -> list[Tensor]:
-    """The rows of what was too little, filled up with zeros. One product does for all tensors."""
+    """The sums of what was too little, filled up with zeros. One product does for all tensors."""
     counts = [-(-each.rest.numel() // ROW_BYTES) for each in begun]
-    staged = torch.zeros(max(_LEAST_ROWS, sum(counts)), ROW_BYTES, dtype=torch.int8, device=begun[0].device)
-    rooms = staged[: sum(counts)].split(counts)
-    into = [room.view(-1)[: each.rest.numel()] for room, each in zip(rooms, begun, strict=True)]
-    some = [(room, each.rest) for room, each in zip(into, begun, strict=True) if room.numel()]
-    if some:
-        torch._foreach_copy_([room for room, _ in some], [rest for _, rest in some])
-    return list(_sum_rows(staged)[: sum(counts)].split(counts))
+    count = sum(counts)
+    if not count:
+        return [each.rest.new_empty(0, _SUMS // 2, dtype=torch.int64) for each in begun]
+    staged = torch.zeros(max(_LEAST_ROWS, count), ROW_BYTES, dtype=torch.int8, device=begun[0].device)
+    rooms = staged[:count].split(counts)
+    some = [(room.view(-1)[: each.rest.numel()], each.rest) for room, each in zip(rooms, begun, strict=True)]
+    some = [(room, rest) for room, rest in some if rest.numel()]
+    torch._foreach_copy_([room for room, _ in some], [rest for _, rest in some])
+    return list(_sum(staged)[:count].split(counts))
 
 
-def _sum_tensors(rows: Tensor, counts: list[int]) -> Tensor:
+def _sum_tensors(sums: Tensor, counts: list[int]) -> Tensor:
     """Returns one number for each tensor. It is a difference of running totals: where a script asks torch for what is
     deterministic, torch refuses to add by index."""
-    device = rows.device
+    device = sums.device
+    rows = (sums * _odd_weights(torch.arange(1, 1 + sums.shape[1], device=device))).sum(1)
     count = torch.tensor(counts, device=device)
     ends = count.cumsum(0)
     starts = ends - count

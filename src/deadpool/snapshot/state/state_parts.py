@@ -33,7 +33,7 @@ from deadpool.snapshot.copying.bulk import find_live
 from deadpool.snapshot.data.position import DataPosition
 from deadpool.snapshot.record.record import code_of, encode
 from deadpool.snapshot.record.tensors import array_over, integer_view, local_part, to_bytes
-from deadpool.snapshot.state.device_digest import Begun, begin, finish
+from deadpool.snapshot.state.device_digest import Begun, begin, digest_all, finish
 from deadpool.snapshot.state.host_state import HostParts
 from deadpool.snapshot.state.loaders import LoaderPosition
 from deadpool.snapshot.state.objects import ModuleTrees, Objects, describe
@@ -178,7 +178,13 @@ def _bulk(kind: PartKind, named: Named, *, decides: bool = True) -> Iterator[Par
 
 
 def _digests(tensors: list[Tensor]) -> list[int]:
-    return finish_digests([begin_digest(each) for each in tensors])
+    """Waits for a device once, not once per tensor."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for each in tensors:
+        if _is_on_device(each):
+            by_device.setdefault(each.device, []).append(each)
+    found = {device: iter(digest_all(of_device)) for device, of_device in by_device.items()}
+    return [next(found[each.device]) if _is_on_device(each) else _host_digest(each) for each in tensors]
 
 
 def begin_digest(tensor: Tensor) -> int | Begun:
