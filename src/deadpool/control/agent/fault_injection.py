@@ -20,6 +20,7 @@ from deadpool.config.orders import ARENA, IN_COPIES, WIRE
 from deadpool.events.event import Event
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
 from deadpool.protocol.effects import Push
+from deadpool.protocol.identity import Version
 from deadpool.protocol.messages import Injected, Injection
 from deadpool.protocol.seal import Seal, extent_of, regions_sent
 from deadpool.snapshot.arena.slot import region
@@ -42,7 +43,7 @@ class NodeInjections:
         self._trainers, self._send, self._signal_trainer, self._report = trainers, send, signal_trainer, report
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Injection] = []
-        self._flipped: dict[int, int] = {}  # rank: the newest version in whose slot a bit has flipped
+        self._flipped: set[tuple[int, Version]] = set()  # snapshots in whose slot a bit has flipped
 
     def order(self, injection: Injection) -> None:
         if injection.at is None:
@@ -72,7 +73,7 @@ class NodeInjections:
         on the push's thread, when its first bytes are on the wire."""
         seal = push.copy.seal
         for injection in self._flips_of(seal, ARENA):
-            if self._flipped.get(seal.rank, 0) < seal.version.number:
+            if (seal.rank, seal.version) not in self._flipped:
                 self._flip_in(slot, push)
                 self._use_up(injection)
                 self._report_flip(injection, seal)
@@ -93,7 +94,7 @@ class NodeInjections:
         sent = regions_sent(replace(seal, full=push.full))
         data = region(slot, push.copy.geometry, seal.extent, max(sent, key=lambda name: extent_of(seal.extent, name)))
         data[seal.version.number % len(data)] ^= 1
-        self._flipped[seal.rank] = seal.version.number
+        self._flipped.add((seal.rank, seal.version))
 
     def _use_up(self, injection: Injection) -> None:
         if not injection.lasts:

@@ -10,7 +10,7 @@ numbers are added, and a product of matrices is the one operation of torch that 
     anything else              fails to show by chance only
 
 Bytes are compared, not values: a sign of zero and the payload of a NaN count. Two devices give the same digest, however
-their level 1 is computed. The digest of a tensor in host memory is another one.
+they compute it. The digest of a tensor in host memory is another one.
 
 Each operation on a device costs the host some microseconds, whatever its size: so tensors are gathered where they are
 small, and what follows the products is done for many tensors at once.
@@ -38,6 +38,7 @@ _PIECE_BYTES = 1 << 30  # at once
 _COPIED_BYTES = 64 << 20  # at once, of a tensor that is not aligned
 _GATHERED_BYTES = 16 << 20  # what is smaller is copied together with others: that takes as long, and fewer operations
 _GROUP_BYTES = 256 << 20  # of memory for a group of tensors
+_ROWS_AT_ONCE = 1024  # without a product of matrices four times their bytes are needed for a moment
 _SPREAD = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
 _MASK = (1 << 64) - 1
@@ -145,7 +146,9 @@ def _multiply(rows: Tensor, matrix: Tensor) -> Tensor:
 
 def _multiply_slowly(rows: Tensor, matrix: Tensor) -> Tensor:
     """The same on a device that multiplies no matrices of bytes, or with a torch that does not."""
-    return torch.stack([(rows * weights.int()).sum(1, dtype=torch.int32) for weights in matrix], 1)
+    few = rows.split(_ROWS_AT_ONCE)
+    sums = [torch.stack([(each * weights.int()).sum(1, dtype=torch.int32) for weights in matrix], 1) for each in few]
+    return torch.cat(sums)
 
 
 @functools.cache
