@@ -3,7 +3,7 @@ each, and the marks of the dashboard.
 
 `SilentErrors` takes one record after the other. An audit begins with `step_audit_ordered` and ends with its verdict; if
 a device has erred, its name follows. Replicas that differ begin with `corruption_suspected`, or with the name at once.
-Rules 34 and 35.
+Rule 34, replicas vote; rule 35, an audited step is computed twice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Finding:
         return bool(self.differences or self.named)
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns what pages and JSON have of it."""
         first = self.differences[0] if self.differences else {}
         return {
             "source": self.source.value,
@@ -96,7 +96,7 @@ class SilentErrors:
         self._open: dict[Source, Finding] = {}
 
     def add(self, record: Record) -> None:
-        """Only records of these names are looked at."""
+        """Looks at the records of a few names."""
         match record.get("what"):
             case "step_audit_ordered":
                 self._close_lost(record)
@@ -125,7 +125,7 @@ class SilentErrors:
 
     @property
     def findings(self) -> list[Finding]:
-        """In the order in which they began."""
+        """Returns them in the order in which they began."""
         return sorted(chain(self._found, self._alike), key=lambda each: each.began)
 
     # --- one record ---------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def story(
 
 
 def _audit_lines(told: list[Finding], alike_count: int, *, only: bool) -> list[str]:
-    """Of audits that found nothing only the newest is told, where nobody has asked for one."""
+    """Tells only the newest of the audits that found nothing, where nobody has asked for one."""
     from deadpool.events.silent_errors import Verdict, paragraph
 
     alike = [each for each in told if each.verdict is Verdict.ALIKE]

@@ -89,7 +89,7 @@ class NodeInjections:
         return [each for each in of_kind if each.step is not None and each.step < seal.version.number]
 
     def _flip_in(self, slot: memoryview, push: Push) -> None:
-        """In a region that is sent. Its seal says what it was before."""
+        """Flips it in a region that is sent. Its seal says what it was before."""
         seal = push.copy.seal
         sent = regions_sent(replace(seal, full=push.full))
         data = region(slot, push.copy.geometry, seal.extent, max(sent, key=lambda name: extent_of(seal.extent, name)))
