@@ -153,7 +153,7 @@ def _multiply_slowly(rows: Tensor, matrix: Tensor) -> Tensor:
 
 @functools.cache
 def _can_multiply(device: torch.device) -> bool:
-    """It is tried, since no property of a device says it."""
+    """Tries it, since no property of a device says whether it can."""
     probe = torch.arange(_LEAST_ROWS * ROW_BYTES, device=device).to(torch.int8).view(-1, ROW_BYTES)
     try:
         found = _multiply(probe, _matrix(device))
