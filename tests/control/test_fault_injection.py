@@ -15,9 +15,11 @@ from deadpool.protocol.agent.trainers.trainers import NodeTrainers, TrainerState
 from deadpool.protocol.effects import PushCopy
 from deadpool.protocol.identity import Address, Generation, Version
 from deadpool.protocol.messages import Copy, Holder, Injected, Injection, SlotRef
-from deadpool.protocol.seal import Digest, Extent, Geometry, Seal
+from deadpool.protocol.seal import HEADER_BYTES, Digest, Extent, Geometry, Seal
+from deadpool.snapshot.transfer import Midway
 
 GENERATION = Generation(1, 1)
+SLOT = memoryview(bytearray(HEADER_BYTES + 4096))
 
 
 class Node:
@@ -46,9 +48,9 @@ def play(monkeypatch) -> Callable[[Callable[[Node], Any]], Node]:
         async def scenario() -> Node:
             node = Node()
             monkeypatch.setattr(module.os, "killpg", lambda group, sig: node.happened.append(("node", sig)))
-            held = act(node)
-            if held is not None:
-                await asyncio.to_thread(held)
+            midway = act(node)
+            if midway is not None:
+                await asyncio.to_thread(midway.act)
             return node
 
         return asyncio.run(scenario())
@@ -128,8 +130,8 @@ def test_push_is_held_until_the_node_is_hit(play):
     def act(node):
         node.injections.order(injection("wire", 4))
         assert node.told == [], "trainers have no part in it"
-        assert node.injections.midway(push(3)) is None
-        return node.injections.midway(push(4))
+        assert node.injections.disturb(push(3), SLOT) is None
+        return node.injections.disturb(push(4), SLOT)
 
     assert play(act).happened == [("injection_set", None, 4), ("injected", 2, 4), ("node", 9)]
 
@@ -137,8 +139,8 @@ def test_push_is_held_until_the_node_is_hit(play):
 def test_push_of_one_rank_is_meant(play):
     def act(node):
         node.injections.order(injection("wire", 4, rank=3))
-        assert node.injections.midway(push(4, rank=2)) is None
-        return node.injections.midway(push(4, rank=3))
+        assert node.injections.disturb(push(4, rank=2), SLOT) is None
+        return node.injections.disturb(push(4, rank=3), SLOT)
 
     assert play(act).happened == [("injection_set", 3, 4), ("injected", 3, 4), ("n1.1", 9)]
 
@@ -146,7 +148,67 @@ def test_push_of_one_rank_is_meant(play):
 def test_version_that_was_never_pushed_is_told_as_missed(play):
     def act(node):
         node.injections.order(injection("wire", 4))
-        assert node.injections.midway(push(5)) is None
-        assert node.injections.midway(push(4)) is None, "used up"
+        assert node.injections.disturb(push(5), SLOT) is None
+        assert node.injections.disturb(push(4), SLOT) is None, "used up"
 
     assert play(act).happened == [("injection_set", None, 4), ("injection_missed", 2, 4)]
+
+
+def flip(what: str, step: int = 3, *, lasts: bool = False) -> Injection:
+    return Injection(signal=0, rank=2, at="updated", step=step, flips=what, lasts=lasts, ranks_per_node=2)
+
+
+def flipped_bits(node: Node, number: int, rank: int = 2) -> tuple[int, Midway | None]:
+    slot = memoryview(bytearray(HEADER_BYTES + 4096))
+    midway = node.injections.disturb(push(number, rank), slot)
+    return sum(byte.bit_count() for byte in slot), midway
+
+
+@pytest.mark.parametrize("what", ["arena", "wire"])
+def test_bit_of_a_copy_is_the_agents_business(play, what):
+    def act(node):
+        node.injections.order(flip(what))
+        node.injections.seated("n1.5", 2)
+
+    node = play(act)
+    assert node.told == [] and node.happened == [("injection_set", 2, 3)]
+
+
+def test_bit_flips_in_the_first_snapshot_after_the_step(play):
+    def act(node):
+        node.injections.order(flip("arena"))
+        assert [flipped_bits(node, number)[0] for number in (3, 4, 4, 5)] == [0, 1, 0, 0]
+        assert flipped_bits(node, 6, rank=3) == (0, None)
+
+    assert play(act).happened == [("injection_set", 2, 3), ("injected", 2, 3)]
+
+
+def test_memory_that_always_errs_flips_each_snapshot_once(play):
+    """It may be sent several times: a bit that flips twice is right again."""
+
+    def act(node):
+        node.injections.order(flip("arena", lasts=True))
+        assert [flipped_bits(node, number)[0] for number in (4, 4, 5, 4)] == [1, 0, 1, 0]
+        assert flipped_bits(node, 5, rank=3)[0] == 0, "the other rank's memory is another one"
+
+    assert play(act).happened[1:] == [("injected", 2, 3), ("injected", 2, 4)]
+
+
+def test_bit_on_the_wire_leaves_the_memory_as_it_is(play):
+    def act(node):
+        node.injections.order(flip("wire"))
+        assert flipped_bits(node, 3) == (0, None)
+        changed, midway = flipped_bits(node, 4)
+        assert changed == 0 and midway.flips
+        assert flipped_bits(node, 4) == (0, None), "used up"
+        return midway
+
+    assert play(act).happened == [("injection_set", 2, 3), ("injected", 2, 3)]
+
+
+def test_wire_that_always_errs_flips_each_copy(play):
+    def act(node):
+        node.injections.order(flip("wire", lasts=True))
+        assert all(flipped_bits(node, number)[1].flips for number in (4, 4, 5))
+
+    play(act)

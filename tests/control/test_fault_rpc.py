@@ -103,9 +103,10 @@ def plan(*ranks: int) -> Plan:
 FLIP = {"rank": 3, "signal": 0, "at": "updated", "step": 9, "flip": "moment", "lasts": True}
 
 
-def test_state_is_changed_in_drills_only():
+@pytest.mark.parametrize("flip", ["moment", "arena", "wire"])
+def test_state_is_changed_in_drills_only(flip):
     bench = Desk()
-    assert "start it with --drills" in bench.desk.order(FLIP).error
+    assert "start it with --drills" in bench.desk.order({**FLIP, "flip": flip}).error
     assert bench.sent == [] and bench.records == []
 
 
@@ -133,6 +134,8 @@ def test_order_to_flip_a_bit_names_the_device():
             "flip='loss' cannot be used: give one of parameter, moment, activation, gradient, received",
         ),
         ({**FLIP, "rank": None, "node": "n1"}, "flip= needs a rank"),
+        ({**FLIP, "flip": "arena", "at": "audited", "step": None}, "flip=arena needs a step, as in step=20"),
+        ({**FLIP, "flip": "wire", "at": "audited", "step": None}, "flip=wire needs a step, as in step=20"),
         ({**FLIP, "step": None}, "flip= needs a step"),
         ({**FLIP, "flip": None, "at": "clip"}, "lasts goes with flip="),
     ],

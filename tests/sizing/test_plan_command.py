@@ -22,7 +22,7 @@ def plan(*arguments: str) -> str:
 
 def test_everything_has_a_default_and_the_answer_is_short():
     lines = plan().splitlines()
-    assert len(lines) <= 28
+    assert len(lines) <= 30
     assert max(map(len, lines)) <= 130
     for word in (
         "spares",
@@ -97,3 +97,21 @@ def test_what_cannot_be_used_is_named(arguments, said):
     done = RUNNER.invoke(app, ["plan", *arguments])
     assert isinstance(done.exception, ConfigError)
     assert said in str(done.exception)
+
+
+def test_rate_of_silent_errors_gives_an_interval_of_audits_and_what_they_do_not_find():
+    large = ("--nodes", "2048")
+    answer = json.loads(plan(*large, "--silent-errors", "0.1", "--json"))
+    rarer = json.loads(plan(*large, "--silent-errors", "0.001", "--json"))
+    assert 0 < answer["recommended"]["audit_every"] < rarer["recommended"]["audit_every"]
+    assert answer["audits"]["not_found"] > 0
+    lines = plan(*large, "--silent-errors", "0.1").splitlines()
+    (row,) = [line for line in lines if "--audit-every" in line]
+    assert f"{answer['recommended']['audit_every']} steps" in row
+    assert any("not found by it" in line and "come once" in line for line in lines)
+    assert max(map(len, lines)) <= 130
+
+
+def test_small_job_needs_no_audits():
+    (row,) = [line for line in plan("--nodes", "2", "--days", "1").splitlines() if "--audit-every" in line]
+    assert "none" in row

@@ -14,6 +14,7 @@ from ways import BY_NIXL, NEEDS_NIXL, opened
 from deadpool.errors import TransferError
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import read_seal, region
+from deadpool.snapshot.transfer import Midway
 
 pytestmark = NEEDS_NIXL
 REGIONS = ("record", "unique", "replica")
@@ -73,7 +74,7 @@ def test_process_killed_or_stopped(transports, make_owner, make_holder, make_cli
     transports.server.before_read = lambda: next(reads, "") == moment and hit()
     if moment == "before":
         hit()
-    midway = (lambda: hit()) if moment == "midway" else None
+    midway = Midway(lambda: hit()) if moment == "midway" else None
     if moment == "offered":
         holder.server._callbacks = _when_opened(holder.server._callbacks, hit)
     client.push(push_request(holder.address, owner), midway)

@@ -20,10 +20,12 @@ from snapshot_nodes import (
 from ways import WAYS, opened
 
 from deadpool.errors import ArenaError, TransferError
+from deadpool.protocol.causes import Refusal
 from deadpool.protocol.identity import Version
 from deadpool.protocol.seal import Extent, Geometry
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.slot import read_seal, region
+from deadpool.snapshot.transfer import Midway, PeerRefused
 
 
 @pytest.fixture(params=WAYS, scope="module")
@@ -80,8 +82,21 @@ def test_midway_the_holder_cannot_have_everything(make_owner, make_holder, make_
         time.sleep(0.2)  # what was sent has arrived by then
         seen.append((holder.header(), holder.outcomes.empty()))
 
-    client.push(push_request(holder.address, owner), midway)
+    client.push(push_request(holder.address, owner), Midway(midway))
     assert seen == [(None, True)]
+    assert holder.outcome() == ("stored", owner.seal, "")
+
+
+@pytest.mark.parametrize("extent", [EXTENT, SMALL_EXTENT, Extent(record_bytes=1, unique_bytes=0, replica_bytes=0)])
+def test_bit_that_flips_on_the_wire_is_found_by_the_holder(make_owner, make_holder, make_client, extent):
+    owner, holder, client = make_owner(extent=extent), make_holder(), make_client(streams=2)
+    before = {name: owner.bytes_of(name) for name in ("record", "unique", "replica")}
+    with pytest.raises(PeerRefused) as refused:
+        client.push(push_request(holder.address, owner), Midway(lambda: None, flips=True))
+    assert refused.value.refusal is Refusal.DAMAGED
+    assert holder.outcome()[0] == "dropped" and holder.header() is None
+    assert {name: owner.bytes_of(name) for name in before} == before, "it is right where it lies"
+    push(client, holder, owner)
     assert holder.outcome() == ("stored", owner.seal, "")
 
 

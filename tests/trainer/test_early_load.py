@@ -88,7 +88,7 @@ class Plane:
             credentials=Credentials(SECRET),
             post=self.news.put,
             note=self.news.put,
-            midway=lambda _: None,
+            disturb=lambda *_: None,
             deadline_s=WAIT_S,
             priority=ThreadPriority(0),
             kept=Path("/nowhere"),

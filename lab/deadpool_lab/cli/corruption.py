@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deadpool.cli.arguments import Figures, check_at_least, check_more_than, check_output, write_output
+from deadpool.config.orders import FLIPS
 
 if TYPE_CHECKING:
     from deadpool_lab.corruption.error_trial import ErrorTrial, Outcome
@@ -20,12 +21,14 @@ def corruption(
     injections: Annotated[int, typer.Option(help="how many errors, all in one job")] = 20,
     seed: Annotated[int, typer.Option(help="decides what flips, in which rank, and in which computation")] = 1,
     layout: Annotated[str, typer.Option(help="ddp, fsdp2, hsdp, tp or 3d")] = "fsdp2",
+    place: Annotated[list[str] | None, typer.Option(help=f"only these (repeatable): {', '.join(FLIPS)}")] = None,
     minutes: Annotated[float, typer.Option(help="no error is injected after that time")] = 30.0,
     keep: Annotated[Path | None, typer.Option(help="keep the run folders here, with events and logs")] = None,
     out: Figures = None,
 ) -> None:
-    """Flip bits of activations, gradients, parameters and moments in steps of one job that are computed twice. Exit
-    code 0: each was found, ranks were named where the rule names them, and the job ended as without an error."""
+    """Flip bits of activations, gradients, parameters and moments in steps of one job that are computed twice, and of
+    its copies. Exit code 0: each was found, ranks were named where the rule names them, and the job ended as without an
+    error."""
     from deadpool.cli.interrupts import CODE_INTERRUPTED, stop_on_interrupts
     from deadpool.cli.job_client import ask
     from deadpool.control.launch.folder_lock import temporary_folder
@@ -38,8 +41,11 @@ def corruption(
     check_output(out, "out")
     if layout not in SHAPES:
         raise ConfigError(f"layout={layout!r} cannot be used: give one of {', '.join(SHAPES)}")
+    for each in place or ():
+        if each not in FLIPS:
+            raise ConfigError(f"place={each!r} cannot be used: give one of {', '.join(FLIPS)}")
     stop_on_interrupts()
-    errors = draw(SHAPES[layout], injections, seed)
+    errors = draw(SHAPES[layout], injections, seed, tuple(dict.fromkeys(place or FLIPS)))
     try:
         with temporary_folder("deadpool-corruption-") if keep is None else nullcontext(keep.resolve()) as folder:
             deadline = time.monotonic() + 60.0 * minutes
@@ -56,7 +62,7 @@ def corruption(
 
 def _print_outcome(outcome: Outcome) -> None:
     error = outcome.error
-    where = "computed again" if error.in_redo else "computed first"
+    where = "copied" if error.is_in_copy else "computed again" if error.in_redo else "computed first"
     named = f"rank {', '.join(map(str, outcome.named))} named" if outcome.named else "nobody named"
     good = outcome.is_detected and outcome.is_named_rightly
     print(

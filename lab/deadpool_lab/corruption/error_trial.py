@@ -2,6 +2,9 @@
 
 Each error is ordered for the next step that is audited, and then an audit is asked for; or the other way round, so that
 the step is wrong where it is computed again. An order that comes too late for one audit is carried out in the next.
+
+No audit finds a bit of a copy, in the memory of a node or on its way: the holder does, by the checksum, when it stores
+the copy. What was damaged on its way is sent again, and counts. What is damaged where it lies never counts.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from deadpool.config.job_config import JobConfig
-from deadpool.config.orders import AUDITED
+from deadpool.config.orders import ARENA, AUDITED, UPDATED
 from deadpool.control.launch.run_dir import RunDir
 from deadpool.demo.trial import differences
 from deadpool.errors import ConfigError, JobFailed
+from deadpool.protocol.causes import Refusal
 from deadpool_lab.corruption.plan import Error, Shape
 from deadpool_lab.workload.run import WorkloadTrial
 
@@ -36,6 +40,8 @@ _VOTES = ("corruption_suspected", "corruption_found")
 _BY_VOTE = "replicas"
 """The stage of an error whose audit was put off, and that replicas have found in a version after it: two of them cannot
 say who it was, because the other one has got its numbers by then."""
+_AT_HOLDER = "holder"
+"""The stage of an error in a copy: a holder has compared the bytes with the checksum of their seal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,29 +115,62 @@ class ErrorTrial:
         for error in self.errors:
             if time.monotonic() > self.deadline:
                 break
-            outcome = self._inject(error)
+            outcome = self._inject_in_copy(error) if error.is_in_copy else self._inject(error)
             self.outcomes.append(outcome)
             self.tell(outcome)
         draft = self.folder / "stop.draft"
-        results = self._workload.results()
-        last_steps = _LAST_STEPS + int(_LAST_S / results.median_step_s())
-        draft.write_text(str(max(map(max, results.losses.values())) + last_steps))
+        draft.write_text(str(self._step_ahead()))
         draft.rename(self._stop_file)
+
+    def _step_ahead(self) -> int:
+        """A step that no rank has come to when it hears of it."""
+        results = self._workload.results()
+        return max(map(max, results.losses.values())) + _LAST_STEPS + int(_LAST_S / results.median_step_s())
 
     def _inject(self, error: Error) -> Outcome:
         began, mark = time.monotonic(), len(self._workload.events())
         if not error.in_redo:
-            self._order(error)
+            self._order(error, None)
         for audits in range(1, _AUDITS_AT_MOST + 1):
-            self._audit(lambda: self._order(error) if error.in_redo and audits == 1 else None)  # noqa: B023
+            self._audit(lambda: self._order(error, None) if error.in_redo and audits == 1 else None)  # noqa: B023
             events = self._workload.events()[mark:]
-            flipped = [each for each in events if each["what"] == "injected" and each.get("flips") == error.flips]
-            if flipped:
+            if flipped := self._flipped(error, mark):
                 return self._judge(error, flipped[0]["step"], events, audits, time.monotonic() - began)
         raise JobFailed(f"error {error.number} ({error.flips} of rank {error.rank}) came in none of {audits} audits")
 
-    def _order(self, error: Error) -> None:
-        wanted = {"rank": error.rank, "signal": 0, "at": AUDITED, "step": None, "flip": error.flips, "lasts": False}
+    def _inject_in_copy(self, error: Error) -> Outcome:
+        began, mark = time.monotonic(), len(self._workload.events())
+        self._order(error, self._step_ahead())
+        self._await(lambda: bool(self._flipped(error, mark)), "a snapshot to be hit")
+        step = self._flipped(error, mark)[0]["step"]
+        self._await(lambda: bool(self._refused(error, step)), "a holder to refuse it")
+        self._await(lambda: self._is_over(error, step), "what follows from it")
+        named = tuple({each["rank"] for each in self._refused(error, step)})
+        took_s, expected = time.monotonic() - began, (error.rank,)
+        return Outcome(
+            error=error, step=step, stage=_AT_HOLDER, named=named, expected=expected, audits=0, took_s=took_s
+        )
+
+    def _flipped(self, error: Error, mark: int) -> list[Record]:
+        events = self._workload.events()[mark:]
+        return [each for each in events if each["what"] == "injected" and each.get("flips") == error.flips]
+
+    def _refused(self, error: Error, step: int) -> list[Record]:
+        """What holders say of the snapshot that was taken after this step."""
+        refused = [each for each in self._workload.events() if each["what"] == "push_failed"]
+        return [each for each in refused if each["refusal"] == Refusal.DAMAGED.value and each["step"] == step + 1]
+
+    def _is_over(self, error: Error, step: int) -> bool:
+        """What was damaged where it lies is missed; what was damaged on its way is sent again, and committed."""
+        if error.flips == ARENA:
+            missed = [each for each in self._workload.events() if each["what"] == "capture_missed"]
+            return any((each["rank"], each["step"]) == (error.rank, step + 1) for each in missed)
+        committed = self.ask(self._run_dir, "status")["watermark"]
+        return committed is not None and committed > step
+
+    def _order(self, error: Error, step: int | None) -> None:
+        at = AUDITED if step is None else UPDATED
+        wanted = {"rank": error.rank, "signal": 0, "at": at, "step": step, "flip": error.flips, "lasts": False}
         self.ask(self._run_dir, "kill", **wanted)
 
     def _audit(self, on_redo: Callable[[], None]) -> None:

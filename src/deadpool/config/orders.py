@@ -32,15 +32,20 @@ MOMENTS: dict[str, str] = {
 }
 
 ACTIVATION, GRADIENT, RECEIVED = "activation", "gradient", "received"
+ARENA, WIRE = "arena", "wire"
 FLIPS: dict[str, str] = {
     "parameter": "one bit of a parameter flips",
     "moment": "one bit of a moment of the optimizer flips",
     ACTIVATION: "one bit of what a module gives on in the forward pass flips",
     GRADIENT: "one bit of a gradient flips before it is reduced",
     RECEIVED: "one bit of a gradient flips after it was reduced",
+    ARENA: "one bit of a sealed snapshot flips in the memory of its node",
+    WIRE: "one bit of a snapshot flips on its way to a holder",
 }
 IN_STEP = (ACTIVATION, GRADIENT, RECEIVED)
-"""What flips inside of a step; the rest flips when its optimizer has stepped."""
+"""What flips inside of a step; a parameter or a moment flips when its optimizer has stepped."""
+IN_COPIES = (ARENA, WIRE)
+"""What flips in no device: in the first snapshot that is sent after the step."""
 UPDATED, AUDITED = "updated", "audited"
 """The moments of what flips: in a step that is named, and in the next one that is audited, whichever it is."""
 LASTS = ("once", "always")
@@ -97,6 +102,8 @@ class InjectionOrder:
             raise ConfigError("flip= needs a rank: one bit flips on its device, as in rank=1")
         if (self.at, self.step is None) not in ((UPDATED, False), (AUDITED, True)):
             raise ConfigError("flip= needs a step, as in step=20, or at=audited: the next step that is computed twice")
+        if self.flip in IN_COPIES and self.at == AUDITED:
+            raise ConfigError(f"flip={self.flip} needs a step, as in step=20: no audit computes a copy again")
 
     def _check_step(self) -> None:
         if self.at == "recovered" and self.step is not None:
@@ -116,8 +123,9 @@ class InjectionOrder:
     def moment(self) -> str:
         """When it will happen, in words."""
         if self.flip is not None:
-            lasts = f"and of each later one on the device of rank {self.rank}" if self.lasts else "and no other"
-            when = "in" if self.flip in IN_STEP else "after the optimizer of"
+            device = "node" if self.flip in IN_COPIES else "device"
+            lasts = f"and of each later one on the {device} of rank {self.rank}" if self.lasts else "and no other"
+            when = "in" if self.flip in IN_STEP else "after" if self.flip in IN_COPIES else "after the optimizer of"
             step = f"step {self.step}" if self.step is not None else "the next step that is audited"
             return f"{FLIPS[self.flip]} {when} {step}, {lasts}"
         return MOMENTS[self.at].partition(" (")[0].replace("N", str(self.step)) if self.at else "now"

@@ -24,7 +24,7 @@ from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Digest
 from deadpool.snapshot.arena.arena import Segment
 from deadpool.snapshot.arena.checksums import PieceDigests
-from deadpool.snapshot.transfer import JointFrames, TransferClient, TransferRefused
+from deadpool.snapshot.transfer import JointFrames, Midway, TransferClient, TransferRefused
 from deadpool.snapshot.transfer.client import Watch
 from deadpool.snapshot.transfer.connection import Connection
 
@@ -126,7 +126,7 @@ class JointShell:
     def on_hashed(self, slot: SlotRef, digests: PieceDigests) -> None:
         """A snapshot of this node was hashed."""
 
-    def send(self, effect: Contribute, midway: Callable[[], None] | None) -> int:
+    def send(self, effect: Contribute, midway: Midway | None) -> int:
         """Sends what a member of the group needs of a snapshot for its joint copy. Returns how many bytes that were."""
         raise TransferError("what makes joint copies is not installed on this node")
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from deadpool.errors import ConfigError
+from deadpool.sizing.audits import AuditInterval, audit_interval
 from deadpool.sizing.failure_history import PLANNED, PROCESS, RACK, InterruptionRate
 from deadpool.sizing.goodput import Choice, Forecast, outlook, survives_a_rack
 from deadpool.sizing.inputs import GB, Inputs, Phases
@@ -174,6 +175,11 @@ class Advice:
     rate_from: str
     aim: str  # what the number of spares was chosen for
     nearby: tuple[Forecast, ...] = ()  # other numbers of spares, the rest as recommended
+
+    @property
+    def audits(self) -> AuditInterval:
+        load_s, every = self.best.costs.own_load_s, self.best.choice.every
+        return audit_interval(self.inputs, self.phases, load_s=load_s, capture_every=every)
 
     @property
     def survives_rack(self) -> bool:

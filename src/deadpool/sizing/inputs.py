@@ -52,6 +52,15 @@ class Inputs:
     store_gb_s: float = given(0.0, "GB/s", "of the durable store, all nodes together; 0: 0.5 per node")
     price: float = given(25.0, "per hour", "and node, in your currency")
     wait_h: float = given(24.0, "hours", "that the job waits for a spare (--spare-wait-s)", least=0.01, most=10_000)
+    silent_errors: float = given(
+        0.0068, "per 1,000 device-days", "of computing something wrong without a word (default: Llama 3)", most=1e6
+    )
+    silent_repeats: float = given(
+        0.5, "share", "of silent errors that come again and again on their device; the others come once", most=1.0
+    )
+    audit_s: float = given(
+        0.0, "s", "that an audit takes beside its step; 0: a recovery in which nothing was lost", most=1e5
+    )
 
     def __post_init__(self) -> None:
         for each in fields(self):

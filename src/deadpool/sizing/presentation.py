@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from deadpool.sizing.advice import Advice
+from deadpool.sizing.audits import AuditInterval
 from deadpool.sizing.failure_history import RACK
 from deadpool.sizing.goodput import Forecast, outlook
 from deadpool.sizing.inputs import GB, Inputs
@@ -30,7 +31,8 @@ def _lines(advice: Advice) -> Iterator[str]:
     yield f"{size}, a step of {inputs.step_s:g} s, {inputs.state_gb:g} GB per rank"
     yield f"expected interruptions: {_count(advice):.0f} ({_every(advice)}); rate: {advice.rate_from}"
     yield ""
-    yield from (f"  {name:<17} {value:<14} {words}" for name, value, words in _settings(inputs, best))
+    rows = (*_settings(inputs, best), *_silent_errors(inputs, advice.audits))
+    yield from (f"  {name:<17} {value:<14} {words}" for name, value, words in rows)
     yield ""
     band = f"nine of ten runs between {100 * low:.2f} and {100 * high:.2f} %"
     yield f"  {'goodput':<17} {f'{100 * best.goodput:.2f} %':<14} {band}"
@@ -55,6 +57,17 @@ def _settings(inputs: Inputs, best: Forecast) -> Iterator[tuple[str, str, str]]:
     yield "capture", f"every {_steps(choice.every)}", captured
     yield "durable", f"every {_minutes(choice.durable_s)}", f"{best.write_s:.0f} s to write; {needed}"
     yield "--spare-wait-s", f"{3600 * inputs.wait_h:.0f}", "longer than repairs last, or the job ends while it waits"
+
+
+def _silent_errors(inputs: Inputs, audits: AuditInterval) -> Iterator[tuple[str, str, str]]:
+    expected, days = f"{audits.expected:.2g}", f"{inputs.days:g} days"
+    if audits.every:
+        costs = f"{100 * audits.cost_share:.2g} % of the time; a device that errs in every step is found within so many"
+        yield "--audit-every", _steps(audits.every), costs
+        once = "come once, in a step that is not audited" if audits.not_found else "come once"
+        yield "not found by it", f"{audits.not_found:.2g} of {expected}", f"silent errors in {days}: they {once}"
+    else:
+        yield "--audit-every", "none", f"{expected} silent errors are expected in {days}: audits would cost more"
 
 
 def _count(advice: Advice) -> float:
@@ -143,6 +156,7 @@ def _reasons(advice: Advice) -> Iterator[str]:
         times = f"{kind.per_s * inputs.seconds:9.3g} times"
         yield f"  {kind.name:<18} {times}  {kind.stopped_s:7.1f} s  {kind.redone_s:9.1f} s"
     yield f"  a newcomer has rehearsed its ranks with probability {100 * best.rehearsed:.1f} %; else it builds first"
+    yield from _audits(advice.audits)
     yield "\nschemes that fit the memory, with these spares"
     for seen in advice.schemes:
         yield f"  {_scheme(seen)}"
@@ -153,6 +167,16 @@ def _reasons(advice: Advice) -> Iterator[str]:
     yield "\nassumed of the others"
     yield from (f"  {each.name}: {each.assumed}" for each in advice.others)
     yield "\nthe model: G = A (1 - sum r w) exp(-sum r D) / (1 + o); A by a binomial pool of nodes; docs/howto/plan.md"
+
+
+def _audits(audits: AuditInterval) -> Iterator[str]:
+    yield "\nsilent errors: an audit every N steps costs C / (N T), and loses r N T / 2; least at N T = sqrt(2 C / r)"
+    kinds = (
+        f"{audits.repeating:.2g} devices that err again and again (r), {audits.expected - audits.repeating:.2g} once"
+    )
+    yield f"  expected in the run: {kinds}; an audit takes {audits.audit_s:.1f} s (C)"
+    yield f"  audits {100 * audits.cost_share:.4f} %, steps computed with an error {100 * audits.lost_share:.4f} %"
+    yield "  replicas find more, at no cost, where ranks hold the same state: an update that differs, in every version"
 
 
 def _scheme(seen: Forecast) -> str:

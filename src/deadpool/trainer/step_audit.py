@@ -22,6 +22,7 @@ from deadpool.protocol.identity import Generation
 from deadpool.protocol.messages import Part, StepAudit, StepDigests
 from deadpool.snapshot.arena.checksums import checksum
 from deadpool.snapshot.record.tensors import local_part
+from deadpool.snapshot.state.device_digest import Begun
 from deadpool.snapshot.state.state_parts import begin_digest, finish_digests
 from deadpool.trainer.adapters.fsdp2 import leaves_of
 from deadpool.trainer.adapters.pipeline import schedules
@@ -43,7 +44,7 @@ class GradientDigests:
     """The digests of gradients, in the order in which they are made. Hooks run on the threads of autograd."""
 
     def __init__(self) -> None:
-        self._begun: list[tuple[str, int | Tensor]] = []
+        self._begun: list[tuple[str, int | Begun]] = []
 
     def add(self, name: str, gradient: Tensor) -> None:
         local = local_part(gradient)

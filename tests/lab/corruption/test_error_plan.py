@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from deadpool.config.orders import FLIPS
+from deadpool.config.orders import ACTIVATION, ARENA, FLIPS, GRADIENT, RECEIVED, WIRE
 from deadpool_lab.corruption.plan import SHAPES, draw
 
 
@@ -20,10 +20,11 @@ def test_each_place_comes_as_often_as_any_other():
 
 
 def test_ranks_that_exchange_activations_are_not_named_for_gradients():
-    assert [flips for flips in FLIPS if SHAPES["fsdp2"].names(flips)] == [
-        "parameter",
-        "moment",
-        "activation",
-        "gradient",
-    ]
-    assert [flips for flips in FLIPS if SHAPES["tp"].names(flips)] == ["parameter", "moment"]
+    assert {flips for flips in FLIPS if not SHAPES["fsdp2"].names(flips)} == {RECEIVED}
+    assert {flips for flips in FLIPS if not SHAPES["tp"].names(flips)} == {RECEIVED, ACTIVATION, GRADIENT}
+
+
+def test_only_what_was_asked_for():
+    errors = draw(SHAPES["fsdp2"], 8, 1, (ARENA, WIRE))
+    assert Counter(each.flips for each in errors) == {ARENA: 4, WIRE: 4}
+    assert not any(each.in_redo for each in errors), "a copy is not computed again"

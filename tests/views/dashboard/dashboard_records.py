@@ -184,3 +184,19 @@ def small_run(folder: Path) -> Path:
 
 SEATS_OF_SMALL_RUN = [node_name(0), node_name(4), node_name(2), node_name(3)]
 """After its fault."""
+
+
+def audits(t: float, *steps: int) -> Iterator[Record]:
+    """Audits of steps that find nothing, and a last one in which rank 2 on the second node has erred."""
+    *alike, last = steps
+    for number, step in enumerate(alike):
+        yield {"t": t + number, "what": "step_audit_ordered", "step": step}
+        yield {"t": t + number + 0.5, "what": "step_audit_passed", "step": step, "ranks": 8, "computed": 2}
+    t += len(alike)
+    where = {"step": last, "ranks": [2], "nodes": [node_name(1)]}
+    yield {"t": t, "what": "step_audit_ordered", "step": last}
+    yield {"t": t + 0.3, "what": "step_audit_differs", **where, "stage": "gradients", "part": "gradient of 3.weight"}
+    yield {"t": t + 0.6, "what": "step_audit_passed", "step": last, "ranks": 8, "computed": 3}
+    found = {"node": node_name(1), "rank": 2, "ranks": [2], "found": "changed", "errors": 1}
+    yield {"t": t + 0.6, "what": "corruption_found", "step": last, **found, "digests": ["0a"], "others": ["0b"],
+           "reason": "rank 2 says something else the second time"}  # fmt: skip

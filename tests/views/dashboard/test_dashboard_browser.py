@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from browsing import COMMAND, CONTRASTS, NARROW, WIDE, Requests, log_in, served, text_of, token_of, wait
-from dashboard_records import T0, node_name, small_run
+from dashboard_records import T0, audits, node_name, small_run
 
 LOST, SPARE = node_name(1), node_name(4)
 EVIL = '<img src=x onerror="window.evil=1">'
@@ -55,6 +55,25 @@ def test_page_of_a_finished_job(browser, folder, picture):
         assert page.evaluate("window.evil") is None
         assert seen.elsewhere(address) == [] and len(seen.urls) > 8
         assert [each for each in seen.errors if "401" not in each] == []
+
+
+def test_audits_and_errors_on_the_page(browser, folder, picture):
+    log = folder / "events.jsonl"
+    log.write_text(log.read_text() + "".join(json.dumps(each) + "\n" for each in audits(T0 + 30, 40, 60)))
+    page = browser.new_page(viewport=WIDE, color_scheme="dark")
+    seen = Requests(page)
+    with served(folder) as address:
+        log_in(page, address, token_of(folder))
+        page.wait_for_selector("#audits li")
+        assert text_of(page, "#audits-line") == "1 audit found all ranks alike, 1 error found"
+        rows = page.eval_on_selector_all("#audits li", "found => found.map(each => each.dataset.verdict)")
+        assert rows == ["named", "alike"], "the newest first"
+        assert f"Node {LOST} has erred" in text_of(page, "#audits li.erred")
+        for theme in ("dark", "light"):
+            assert page.evaluate(CONTRASTS)["bad"] == [], theme
+            picture(page, f"audits-{theme}", kept=False)
+            page.click("#theme")
+        assert seen.errors == []
 
 
 def _walk_by_keyboard(page) -> None:

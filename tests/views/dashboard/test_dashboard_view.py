@@ -10,6 +10,7 @@ import pytest
 from dashboard_records import (
     STEP_S,
     T0,
+    audits,
     fault,
     node_name,
     plan,
@@ -91,6 +92,17 @@ def test_recovered_job_tells_what_the_fault_cost_and_asks_for_a_spare():
         go["t"] - (T0 + 60) + STEP_S
     )  # stood still until go, then a step again
     assert history.fold.goodput(T0 + 108) == pytest.approx(1 - history.fold.lost_s() / 100)
+
+
+def test_audits_and_who_has_erred_are_told_and_marked():
+    parts = shown(history_of(*running(), *audits(T0 + 20, 20, 40, 60)))["audits"]
+    assert parts["summary"] == "2 audits found all ranks alike, 1 error found"
+    assert [(row["step"], row["is_error"]) for row in parts["rows"]] == [(20, False), (40, False), (60, True)]
+    last = parts["rows"][-1]
+    assert (last["verdict"], last["named"]) == ("named", [{"node": SEATS[1], "ranks": [2]}])
+    assert last["ended"] == pytest.approx(T0 + 22.6) and f"Node {SEATS[1]} has erred" in last["text"]
+    json.dumps(parts)
+    assert shown(history_of(*running()))["audits"] == {"summary": "", "rows": []}
 
 
 def test_second_fault_before_the_first_was_over_counts_each_moment_once():

@@ -1,5 +1,5 @@
-"""What a job has written: `deadpool show story` prints each recovery as a timeline, `journal` what job.log has written,
-every step once, and `logs` the log of a rank, also around a fault."""
+"""What a job has written: `deadpool show story` prints each recovery as a timeline, and what audits and replicas have
+found, `journal` what job.log has written, every step once, and `logs` the log of a rank, also around a fault."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typer
 from deadpool.cli.arguments import Json, check_at_least, for_a_job
 
 if TYPE_CHECKING:
+    from deadpool.events.silent_errors import Finding
     from deadpool.events.story import Recovery
     from deadpool.journal.jsonl import Line
 
@@ -31,24 +32,42 @@ def story(
     cause: Annotated[str | None, typer.Option(help="only this one, as in fault-1 (default: all of them)")] = None,
     json: Json = False,
 ) -> None:
-    """Show each recovery as a timeline with its phases in milliseconds. Also after the job has ended."""
+    """Show each recovery as a timeline with its phases in milliseconds, and each audit of a step and each silent error
+    in a paragraph. Also after the job has ended."""
     from deadpool.cli.job_client import check_cause, events_of, find_run_dir
+    from deadpool.events.silent_errors import read_silent_errors
     from deadpool.events.story import recoveries
 
     folder = find_run_dir(run)
     records = events_of(folder)
     check_cause(cause, records, folder)
     found = [r for r in recoveries(records) if cause in (None, r.cause)]
+    silent = read_silent_errors(records)
+    told = [each for each in silent.findings if cause is None or cause in each.causes]
     if json:
-        print(json_format.dumps([_as_json(recovery) for recovery in found], indent=2))
-    elif not found:
+        print(json_format.dumps([_as_json(recovery, told) for recovery in found], indent=2))
+        return
+    if not found:
         print("no completed recovery" + (f" with cause {cause}" if cause else ""))
-    else:
-        for recovery in found:
-            print_recovery(recovery)
+    for recovery in found:
+        print_recovery(recovery)
+    for line in _audit_lines(told, silent.alike_count, only=cause is not None):
+        print(line)
 
 
-def _as_json(recovery: Recovery) -> dict[str, object]:
+def _audit_lines(told: list[Finding], alike_count: int, *, only: bool) -> list[str]:
+    """Tells only the newest of the audits that found nothing, where nobody has asked for one."""
+    from deadpool.events.silent_errors import Verdict, paragraph
+
+    alike = [each for each in told if each.verdict is Verdict.ALIKE]
+    shown = [each for each in told if only or each.verdict is not Verdict.ALIKE or each is alike[-1]]
+    lines = [paragraph(each) for each in shown]
+    if not only and alike_count > 1:
+        lines.append(f"{alike_count - 1:,} audits before have found all ranks alike.")
+    return lines
+
+
+def _as_json(recovery: Recovery, told: list[Finding]) -> dict[str, object]:
     return {
         "cause": recovery.cause,
         "reason": recovery.fault["reason"],
@@ -56,6 +75,7 @@ def _as_json(recovery: Recovery) -> dict[str, object]:
         "lost_steps": recovery.lost_steps,
         "phases_s": recovery.phases_s,
         "first_step_s": recovery.first_step_s,
+        "silent_errors": [each.facts() for each in told if recovery.cause in each.causes],
         "records": list(recovery.records),
     }
 

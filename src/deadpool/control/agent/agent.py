@@ -136,7 +136,7 @@ class AgentProcess:
             credentials=credentials,
             post=self._feed,
             note=lambda event: self._reports.report(event),
-            midway=self._injections.midway,
+            disturb=self._injections.disturb,
             deadline_s=STREAM_AT_LEAST_S,
             priority=ThreadPriority(settings.bulk_nice, bulk_cpus(settings.bulk_cpus)),
             kept=logs / KEPT_FOLDER,

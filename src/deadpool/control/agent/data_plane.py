@@ -64,6 +64,7 @@ from deadpool.snapshot.arena.salvage_file import write_salvage
 from deadpool.snapshot.arena.slot import compute_piece_digests, write_seal
 from deadpool.snapshot.transfer import (
     FoundCopy,
+    Midway,
     PeerRefused,
     PushRequest,
     TransferClient,
@@ -85,16 +86,16 @@ class DataPlane:
         credentials: Credentials,
         post: Callable[[AgentInput], None],
         note: Callable[[Event], None],
-        midway: Callable[[Push], Callable[[], None] | None],
+        disturb: Callable[[Push, memoryview], Midway | None],
         deadline_s: float,
         priority: ThreadPriority,
         kept: Path,
         way: Way = Way.TCP,
     ) -> None:
-        """`post` takes inputs for the core, `note` takes events, `midway` gives what is to happen, if anything, when a
-        push has sent its first bytes; all three run on the event loop. `kept` is the folder for salvaged copies. `way`
-        says how bytes travel."""
-        self._core, self._post, self._midway = core, post, midway
+        """`post` takes inputs for the core, `note` takes events, `disturb` may change the slot of a push before it is
+        read, and gives what is to happen, if anything, when the first bytes are sent; all three run on the event loop.
+        `kept` is the folder for salvaged copies. `way` says how bytes travel."""
+        self._core, self._post, self._disturb = core, post, disturb
         self._kept = kept
         self._loop = asyncio.get_running_loop()
         self._arena, self._adding = Arena(), threading.Lock()
@@ -187,7 +188,8 @@ class DataPlane:
             case WriteSeal(slot=slot, copy=copy):
                 write_seal(self._slot(slot), copy.seal)
             case PushCopy() | Contribute():
-                self._stream(functools.partial(self._push, midway=self._midway(effect)), effect)
+                midway = self._disturb(effect, self._slot(effect.slot))
+                self._stream(functools.partial(self._push, midway=midway), effect)
             case FetchCopy(fetch=fetch) if fetch.fallback:
                 self._features.load(effect)
             case FetchCopy():
@@ -277,7 +279,7 @@ class DataPlane:
                 failure = f"rank {copy.seal.rank}: {error}"
         self._deliver(WrittenOut(ranks=tuple(written), folder=str(self._kept.resolve()), failure=failure))
 
-    def _push(self, effect: PushCopy | Contribute, midway: Callable[[], None] | None) -> None:
+    def _push(self, effect: PushCopy | Contribute, midway: Midway | None) -> None:
         seal, holder = effect.copy.seal, effect.holder
         began = time.monotonic()
         try:
@@ -297,7 +299,7 @@ class DataPlane:
         self.sent.note(seal.rank, holder.node, seal.version, count, seconds)
         self._deliver(Pushed(rank=seal.rank, version=seal.version, node=holder.node, seconds=seconds))
 
-    def _push_copy(self, effect: PushCopy, midway: Callable[[], None] | None) -> int:
+    def _push_copy(self, effect: PushCopy, midway: Midway | None) -> int:
         segment, address = self._segment(effect.slot.segment), effect.holder.address
         request = PushRequest(
             address=(address.host, address.port),

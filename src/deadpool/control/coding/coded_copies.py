@@ -29,7 +29,7 @@ from deadpool.snapshot.erasure.parity_frames import ParityName
 from deadpool.snapshot.erasure.parity_session import FoundParity, ParityCallbacks, ParitySession
 from deadpool.snapshot.erasure.parity_slot import Contribution, ParitySlot, coded_geometry
 from deadpool.snapshot.erasure.rebuild import RebuildRequest, SnapshotRebuild
-from deadpool.snapshot.transfer import JointFrames, TransferRefused
+from deadpool.snapshot.transfer import JointFrames, Midway, TransferRefused
 from deadpool.snapshot.transfer.client import Watch
 from deadpool.snapshot.transfer.connection import Connection
 
@@ -87,7 +87,7 @@ class CodedCopies(JointShell):
 
     # --- to the parities of other nodes -------------------------------------------------------------------------------
 
-    def send(self, effect: Contribute, midway: Callable[[], None] | None) -> int:
+    def send(self, effect: Contribute, midway: Midway | None) -> int:
         group, copy, holder = effect.group, effect.copy, effect.holder
         contribution = Contribution(
             group=group,

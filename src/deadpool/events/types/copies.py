@@ -95,6 +95,7 @@ EVENTS = (
             "rank": "the rank",
             "step": "the version",
             "holder": "the node that it was sent to",
+            "refusal": "what the holder says: damaged, no free slot, ...; empty: it gave no answer",
             "reason": "the error",
         },
     ),

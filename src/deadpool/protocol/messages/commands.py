@@ -48,8 +48,8 @@ class Injection(Message, frozen=True, kw_only=True):
     `step`, by the first trainer that reaches it.
 
     With `flips` no signal is sent: one bit of this kind flips on the device of this rank, in step `step` or after its
-    optimizer; without a step, in the next one that is audited. If it `lasts`, one flips in each later step too,
-    whichever rank the device serves.
+    optimizer; without a step, in the next one that is audited; or, in the agent, in the first snapshot after it. If it
+    `lasts`, one flips in each later step too, whichever rank the device serves.
     """
 
     signal: int

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from deadpool.snapshot.erasure.parity_frames import pack_contribution
 from deadpool.snapshot.erasure.parity_slot import Contribution
 from deadpool.snapshot.transfer.client import SendRequest, TransferClient
-from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.connection import Connection, Midway
 from deadpool.snapshot.transfer.frames import Chunk, Kind
 from deadpool.snapshot.transfer.session import TRANSFER_ID_BYTES
 
@@ -21,7 +20,7 @@ class ContributeRequest(SendRequest):
     contribution: Contribution
 
 
-def contribute(client: TransferClient, request: ContributeRequest, midway: Callable[[], None] | None = None) -> int:
+def contribute(client: TransferClient, request: ContributeRequest, midway: Midway | None = None) -> int:
     """Returns when everything is in: how many bytes were sent for it.
 
     What is in already, from a contribution that broke off, is not sent again. Otherwise it is as TransferClient.push.

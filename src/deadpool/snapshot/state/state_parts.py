@@ -2,9 +2,7 @@
 
 `parts_of`: the digests of all parts of a rank's state, for the audit of exactness: which part differs, if one does.
 
-Tensors in host memory are read as they are. Those of a device are added up on it, each element times an odd number
-of its own, modulo 2**64: a single changed element always shows, and several only fail to by a chance of 2**-64 or
-so.
+Tensors in host memory are read as they are. Those of a device are read by it, and not copied (device_digest.py).
 
 What an exact script computes again is equal, and decides. These do not: floats of objects, which may be times; what
 the integrations keep of their frameworks, such as logs and progress bars; attributes of modules, whose flags say
@@ -34,7 +32,8 @@ from deadpool.snapshot.arena.checksums import checksum, combine_pieces
 from deadpool.snapshot.copying.bulk import find_live
 from deadpool.snapshot.data.position import DataPosition
 from deadpool.snapshot.record.record import code_of, encode
-from deadpool.snapshot.record.tensors import integer_view, local_part, to_bytes
+from deadpool.snapshot.record.tensors import array_over, integer_view, local_part, to_bytes
+from deadpool.snapshot.state.device_digest import Begun, begin, digest_all, finish
 from deadpool.snapshot.state.host_state import HostParts
 from deadpool.snapshot.state.loaders import LoaderPosition
 from deadpool.snapshot.state.objects import ModuleTrees, Objects, describe
@@ -89,9 +88,6 @@ def _unpack(data: bytes) -> Any:
 
 MOST_PARTS = 512
 """Tensors of one kind that are told apart by name. Where there are more, neighbours share a part."""
-
-_CHUNK = 1 << 22
-_SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
 
 Named = list[tuple[str, Tensor]]
 
@@ -182,38 +178,36 @@ def _bulk(kind: PartKind, named: Named, *, decides: bool = True) -> Iterator[Par
 
 
 def _digests(tensors: list[Tensor]) -> list[int]:
-    return finish_digests([begin_digest(each) for each in tensors])
-
-
-def begin_digest(tensor: Tensor) -> int | Tensor:
-    """Returns the digest, or a tensor of a device that will hold it: its work is enqueued, and nobody waits for it."""
-    return _sum_on_device(tensor) if _is_summed(tensor) else checksum(to_bytes(tensor))
-
-
-def finish_digests(begun: Sequence[int | Tensor]) -> list[int]:
     """Waits for a device once, not once per tensor."""
     by_device: dict[torch.device, list[Tensor]] = {}
-    for each in begun:
-        if isinstance(each, Tensor):
+    for each in tensors:
+        if _is_on_device(each):
             by_device.setdefault(each.device, []).append(each)
-    found = dict[int, int]()
-    for sums in by_device.values():
-        values = torch.stack(sums).tolist()
-        found |= {id(each): value % (1 << 64) for each, value in zip(sums, values, strict=True)}
-    return [found[id(each)] if isinstance(each, Tensor) else each for each in begun]
+    found = {device: iter(digest_all(of_device)) for device, of_device in by_device.items()}
+    return [next(found[each.device]) if _is_on_device(each) else _host_digest(each) for each in tensors]
 
 
-def _is_summed(tensor: Tensor) -> bool:
-    return tensor.device.type != "cpu" and tensor.dtype.itemsize <= 8 and tensor.numel() > 0
+def begin_digest(tensor: Tensor) -> int | Begun:
+    """Returns the digest, or what a device will make it of: its work is enqueued, and nobody waits for it."""
+    return begin(tensor) if _is_on_device(tensor) else _host_digest(tensor)
 
 
-def _sum_on_device(tensor: Tensor) -> Tensor:
-    with torch.no_grad():
-        flat, total = integer_view(tensor.contiguous()).reshape(-1), None
-        for start in range(0, flat.numel(), _CHUNK):
-            chunk = flat[start : start + _CHUNK].to(torch.int64)
-            weights = torch.arange(start, start + chunk.numel(), device=flat.device).mul_(_SPREAD).bitwise_or_(1)
-            part = chunk.add_(1).mul_(weights).sum()
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+def finish_digests(begun: Sequence[int | Begun]) -> list[int]:
+    """Waits for a device once, not once per tensor."""
+    by_device: dict[torch.device, list[Begun]] = {}
+    for each in begun:
+        if isinstance(each, Begun):
+            by_device.setdefault(each.device, []).append(each)
+    found = {device: iter(finish(of_device)) for device, of_device in by_device.items()}
+    return [next(found[each.device]) if isinstance(each, Begun) else each for each in begun]
+
+
+def _is_on_device(tensor: Tensor) -> bool:
+    return tensor.device.type != "cpu" and tensor.numel() > 0
+
+
+def _host_digest(tensor: Tensor) -> int:
+    """Memory that is plain is read where it is."""
+    if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
+        return checksum(to_bytes(tensor))
+    return checksum(array_over(integer_view(tensor).contiguous()).reshape(-1).view(np.uint8).data)

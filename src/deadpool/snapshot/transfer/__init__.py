@@ -10,12 +10,13 @@ from __future__ import annotations
 from deadpool.snapshot.transfer.callbacks import FoundCopy, JointFrames, TransferRefused
 from deadpool.snapshot.transfer.channel import TransferAddress
 from deadpool.snapshot.transfer.client import PullRequest, PushRequest, TransferClient
-from deadpool.snapshot.transfer.connection import PeerRefused
+from deadpool.snapshot.transfer.connection import Midway, PeerRefused
 from deadpool.snapshot.transfer.server import TransferServer
 
 __all__ = [
     "FoundCopy",
     "JointFrames",
+    "Midway",
     "PeerRefused",
     "PullRequest",
     "PushRequest",

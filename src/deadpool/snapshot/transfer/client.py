@@ -27,7 +27,7 @@ from deadpool.protocol.identity import Generation, Version
 from deadpool.protocol.seal import Digest, Geometry, Region, Seal, extent_of, regions_sent
 from deadpool.snapshot.arena.slot import clear_seal, pack_seal, region
 from deadpool.snapshot.transfer.channel import Channel, ChannelPool, TransferAddress
-from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.connection import Connection, Midway
 from deadpool.snapshot.transfer.frames import (
     Chunk,
     Frame,
@@ -99,11 +99,11 @@ class TransferClient:
         self._transport = transport or OverTcp()
         self._pool = ChannelPool(credentials, deadline_s)
 
-    def push(self, request: PushRequest, midway: Callable[[], None] | None = None) -> int:
+    def push(self, request: PushRequest, midway: Midway | None = None) -> int:
         """Store a sealed slot at a holder; returns when the holder has verified and sealed it, else TransferError.
 
-        Returns how many bytes were sent for it. `midway` is called when the first bytes are on their way; the holder
-        cannot have all of them before it returns.
+        Returns how many bytes were sent for it. `midway` happens when the first bytes are on their way; the holder
+        cannot have all of them before it is over.
         """
         sent, geometry = replace(request.seal, full=request.full), request.geometry
         transfer = secrets.token_bytes(TRANSFER_ID_BYTES)
@@ -121,7 +121,7 @@ class TransferClient:
         transfer: bytes,
         request: SendRequest,
         chunks: list[Chunk],
-        midway: Callable[[], None] | None,
+        midway: Midway | None,
         *,
         by_window: bool = False,
     ) -> None:
@@ -134,7 +134,8 @@ class TransferClient:
             while (chunk := _next(todo)) is not None:
                 start = request.slot_offset + request.geometry.offset(chunk.region) + chunk.offset
                 told = midway if chunk is first else None
-                window = self._transport.window(request.fd, start, chunk.size) if by_window else None
+                by_bytes = not by_window or (told is not None and told.flips)
+                window = None if by_bytes else self._transport.window(request.fd, start, chunk.size)
                 if window is not None:
                     if show(connection, transfer, chunk, window, told):
                         continue

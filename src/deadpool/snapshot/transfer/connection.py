@@ -7,12 +7,14 @@ TransferError, or a WireError if the peer violates the protocol, and names the p
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from deadpool.errors import TransferError, WireError
@@ -44,6 +46,14 @@ class PeerRefused(TransferError):
     def __init__(self, peer: str, refusal: Refusal, reason: str) -> None:
         super().__init__(f"{peer} refused: {reason or refusal.value}")
         self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Midway:
+    """What happens when half of the first bytes of a push are on the wire. For drills only."""
+
+    act: Callable[[], None]
+    flips: bool = False  # a bit of the byte that is sent next, and not of what this node has
 
 
 class Connection:
@@ -86,12 +96,10 @@ class Connection:
         self.receive_into(memoryview(payload))
         return payload
 
-    def send_data(
-        self, body: list[Any], fd: int, offset: int, size: int, midway: Callable[[], None] | None = None
-    ) -> None:
+    def send_data(self, body: list[Any], fd: int, offset: int, size: int, midway: Midway | None = None) -> None:
         """Sends a DATA frame with bytes of a memfd: the kernel sends its pages without a copy.
 
-        So the pages must not change before the receiver's acknowledgement. `midway` is called when half of them are
+        So the pages must not change before the receiver's acknowledgement. `midway` happens when half of them are
         sent.
         """
         head = self._pack(Kind.DATA, body, size)
@@ -100,8 +108,16 @@ class Connection:
             half = size // 2 if midway is not None else 0
             self._send_pages(fd, offset, half)
             if midway is not None:
-                midway()
+                midway.act()
+                if midway.flips:
+                    self._send_flipped(fd, offset + half)
+                    half += 1
             self._send_pages(fd, offset + half, size - half)
+
+    def _send_flipped(self, fd: int, offset: int) -> None:
+        """Sends one byte as no page has it."""
+        (byte,) = os.pread(fd, 1, offset)
+        self._send_bytes(bytes((byte ^ 1,)))
 
     def _send_pages(self, fd: int, offset: int, size: int) -> None:
         end = offset + size

@@ -8,12 +8,11 @@ The metadata of a window are the payload of its frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from deadpool.errors import WireError
 from deadpool.snapshot.arena.checksums import checksum, pieces
-from deadpool.snapshot.transfer.connection import Connection
+from deadpool.snapshot.transfer.connection import Connection, Midway
 from deadpool.snapshot.transfer.frames import Chunk, Frame, Kind, pack_chunk
 from deadpool.snapshot.transfer.transport import Transport, Window
 
@@ -44,12 +43,10 @@ def read_window(transport: Transport, connection: Connection, window: Window, in
     return [checksum(piece) for piece in pieces(into)]
 
 
-def show(
-    connection: Connection, transfer: bytes, chunk: Chunk, window: Window, midway: Callable[[], None] | None
-) -> bool:
+def show(connection: Connection, transfer: bytes, chunk: Chunk, window: Window, midway: Midway | None) -> bool:
     """Offers a chunk of a push. Returns whether the peer has read it; if not, it wants the bytes."""
     if midway is not None:
-        midway()
+        midway.act()
     send_window(connection, [transfer, *pack_chunk(chunk)], window)
     taken = connection.expect(Kind.TAKEN, Kind.AGAIN).head.kind is Kind.TAKEN
     if taken:

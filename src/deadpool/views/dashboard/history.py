@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from deadpool.events.silent_errors import SilentErrors
 from deadpool.events.story import MILESTONES, PHASES, Recovery, began_at, recoveries
 from deadpool.events.types import BY_NAME
 from deadpool.views.dashboard.words import Series
@@ -69,6 +70,7 @@ class JobHistory:
     mesh: Record | None = None
     step_times: Series = field(default_factory=Series)  # seconds by time
     rate: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_RATE))  # time, step
+    silent: SilentErrors = field(default_factory=SilentErrors)  # audits of steps, and what they and replicas have found
     recent: deque[Record] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def add(self, record: Record) -> None:
@@ -80,6 +82,7 @@ class JobHistory:
         self.began = t if self.began is None else min(self.began, t)
         self.last_t = max(self.last_t, t)
         self.fold.add(record)
+        self.silent.add(record)
         if what in BY_NAME and BY_NAME[what].sentence(record):
             self.recent.append(record)  # what the console shows
         if what in _MILESTONES:

@@ -129,11 +129,21 @@ def view(
         "head": headline(history, found, status, now, lacks or unwritten(status)),
         **node_map(history, found, status),
         "faults": [each.facts() for each in found],
+        "audits": audits(history),
         "curves": curves(history, losses),
         "copies": copies(history, status),
         "plan": plan_part(history, found, job.settings, status, now=now),
         "events": _recent(history),
     }
+
+
+def audits(history: JobHistory) -> dict[str, Any]:
+    """Audits of steps and silent errors, the newest last; a long job does not show all of them."""
+    found = history.silent.findings
+    errors = sum(each.is_error for each in found)
+    counted = words.plural(history.silent.alike_count, "audit")
+    told = f"{counted} found all ranks alike, {words.plural(errors, 'error')} found" if found else ""
+    return {"summary": told, "rows": [each.facts() for each in found[-_ROWS:]]}
 
 
 def curves(history: JobHistory, losses: Losses) -> dict[str, Any]:

@@ -53,9 +53,10 @@ class DataNews:
             case Pushed(rank=rank, node=node, version=version, seconds=seconds):
                 copies.on_push_ended(rank, node, version, None)
                 self._heartbeats.on_sent(rank, node, seconds)
-            case PushFailed(rank=rank, node=node, version=version, reason=reason):
+            case PushFailed(rank=rank, node=node, version=version, reason=reason, refusal=refusal):
                 copies.on_push_ended(rank, node, version, input)
-                state.emit("push_failed", rank=rank, step=version.number, holder=node, reason=reason)
+                cause = refusal and refusal.value
+                state.emit("push_failed", rank=rank, step=version.number, holder=node, refusal=cause, reason=reason)
             case Fetched(rank=rank, slot=slot, copy=copy):
                 if copies.on_fetched(slot, copy):
                     self._seating.on_snapshot(rank)

@@ -1,5 +1,5 @@
 "use strict";
-// Curves, drawn by uPlot: step time with faults and drains marked, and the loss.
+// Curves, drawn by uPlot: step time with faults, drains, audits and silent errors marked, and the loss.
 
 const FONT = '12px system-ui, "DejaVu Sans", sans-serif';
 
@@ -44,13 +44,13 @@ function clocks(splits) {
   });
 }
 
-function stepChart(faults, open) {
+function stepChart(faults, audits, open) {
   const chart = new Chart(byId("steps"), () => ({
     scales: { y: { distr: 3 } },
     series: [{ label: "time", value: (_, t) => (t ? words.clock(t) : "–") },
       { label: "step time", stroke: colour("accent"), width: 1.6, points: { show: false }, value: (_, s) => words.seconds(s) }],
     axes: [{ ...axis((_, splits) => clocks(splits)), size: 36, space: 90 }, axis((_, values) => values.map((value) => (value === null ? null : words.seconds(value))))],
-    hooks: { draw: [(plot) => mark(plot, faults())], ready: [(plot) => plot.over.addEventListener("click", (event) => pick(plot, event, faults(), open))] },
+    hooks: { draw: [(plot) => { mark(plot, faults()); markAudits(plot, audits()); }], ready: [(plot) => plot.over.addEventListener("click", (event) => pick(plot, event, faults(), open))] },
   }));
   return chart;
 }
@@ -65,6 +65,22 @@ function mark(plot, faults) {
     pen.globalAlpha = 0.14; pen.fillRect(x, bbox.top, Math.max(2, Math.min(end, bbox.left + bbox.width) - x), bbox.height);
     pen.globalAlpha = 1; pen.lineWidth = 1.5 * scale; pen.beginPath(); pen.moveTo(x, bbox.top); pen.lineTo(x, bbox.top + bbox.height); pen.stroke();
     if (faults.length <= 12) { pen.font = `600 ${11 * scale}px system-ui, "DejaVu Sans", sans-serif`; pen.textAlign = "left"; pen.fillText(fault.cause, x + 5 * scale, bbox.top + 12 * scale); }
+  });
+  pen.restore();
+}
+
+// A dot at the bottom for each audit, and a diamond with a name for each error that was found.
+function markAudits(plot, audits) {
+  const { ctx: pen, bbox } = plot, scale = window.devicePixelRatio || 1, y = bbox.top + bbox.height - 8 * scale;
+  pen.save();
+  audits.forEach((audit) => {
+    const x = plot.valToPos(audit.ended || audit.began, "x", true), half = (audit.is_error ? 6 : 3) * scale;
+    if (x < bbox.left || x > bbox.left + bbox.width) return;
+    pen.fillStyle = colour(audit.is_error ? "x" : audit.verdict === "alike" ? "t" : "quiet");
+    pen.beginPath();
+    if (audit.is_error) { pen.moveTo(x, y - half); pen.lineTo(x + half, y); pen.lineTo(x, y + half); pen.lineTo(x - half, y); pen.closePath(); } else pen.arc(x, y, half, 0, 2 * Math.PI);
+    pen.fill();
+    if (audit.is_error) { pen.font = `600 ${11 * scale}px system-ui, "DejaVu Sans", sans-serif`; pen.textAlign = "right"; pen.fillText(audit.named.map((each) => each.node).join(", ") || "nobody named", x - 9 * scale, y + 4 * scale); }
   });
   pen.restore();
 }

@@ -3,9 +3,9 @@
 
 class Page {
   constructor() {
-    this.faults = []; this.open = null; this.parts = {};
+    this.faults = []; this.audits = []; this.open = null; this.parts = {};
     this.map = new NodeMap();
-    this.steps = stepChart(() => this.faults, (cause) => this.show(cause));
+    this.steps = stepChart(() => this.faults, () => this.audits, (cause) => this.show(cause));
     this.loss = lossChart();
     this.plan = new PlanPanel();
     this.source = byId("data") ? new EmbeddedSource(byId("data")) : new StreamSource();
@@ -70,6 +70,15 @@ class Page {
     byId("faults").replaceChildren(...(rows.length ? rows : [make("p", { class: "quiet", text: "None so far." })]));
     if (this.steps.plot) this.steps.plot.redraw();
     if (this.open) this.refreshFault();
+  }
+
+  take_audits(audits) {
+    this.audits = audits.rows;
+    byId("audits-title").hidden = !audits.rows.length;
+    setText(byId("audits-line"), audits.summary);
+    const rows = audits.rows.slice().reverse().map((each) => make("li", { "data-verdict": each.verdict, class: each.is_error ? "erred" : "" }, make("time", { text: words.clock(each.ended || each.began) }), make("span", { text: each.text })));
+    byId("audits").replaceChildren(...rows);
+    if (this.steps.plot) this.steps.plot.redraw();
   }
 
   async show(cause) {
