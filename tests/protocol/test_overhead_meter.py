@@ -87,3 +87,19 @@ def test_left_out_are_few_and_never_the_first(every):
     left_out = [version for version in versions if not schedule.captures(version)]
     assert len(left_out) == 20 * LEFT_OUT.get(every, 0) and 0 not in left_out
     assert schedule.captures(LEFT_OUT_OF * every)
+
+
+def test_steps_of_a_busy_machine_are_no_cost_however_often_they_are_looked_at():
+    """Each comparison is looked at with every heartbeat. What is certain may never exceed the budget by chance."""
+    exceeded = surely = 0
+    for seed in range(12):
+        rng, schedule = random.Random(seed), Schedule(every=1, left_out_of=LEFT_OUT_OF)
+        meter, looks = OverheadMeter(schedule), []
+        for version in range(4000):
+            meter.on_step(version, 0.4 * rng.lognormvariate(0.0, 0.2))
+            if version % 20 == 0 and (found := meter.overhead()) is not None:
+                looks.append(found)
+        exceeded += any(each.at_least > 0.005 for each in looks)
+        surely += any(each.surely > 0.005 for each in looks)
+    assert exceeded > 0, "else this says nothing"
+    assert surely == 0

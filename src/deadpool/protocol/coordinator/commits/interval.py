@@ -98,10 +98,11 @@ class IntervalChooser:
         return interval_needs.slot_room(self.slots, self._slots or UNKNOWN_SLOTS)
 
     def _may_grow(self, rank: int) -> bool:
-        """Whether the node of this rank gets further slots for it: it has missed a version for want of one."""
+        """Whether the node of this rank gets further slots for it: it has missed a version for want of one. A node that
+        has not told yet how many there can be, as after each recovery, may."""
         nodes, layout = self._commits.ledger.nodes, self._commits.layout
         report = self.slots.get(nodes[layout.position_of(rank)]) if nodes else None
-        return report is not None and report.least < report.at_most
+        return not self._slots if report is None else report.least < report.at_most
 
     def on_missed(self, missed: Missed) -> None:
         if not self._commits.timetable.newest.captures(missed.number):
@@ -133,7 +134,8 @@ class IntervalChooser:
         """What is certain to be needed: by the budget, or by the slots."""
         costs = tuple(self.costs.values())
         by_cost = interval_needs.by_cost(costs, every=self.every, budget=self._budget)
-        by_slots = interval_needs.by_slots(costs, every=self.every, room=self.slot_room)
+        surely = tuple(each.surely for each in costs)
+        by_slots = interval_needs.by_slots(surely, every=self.every, room=self.slot_room)
         return by_cost if by_cost.steps > by_slots.steps else by_slots
 
     def _widen(self, need: Need) -> IntervalChange | None:
