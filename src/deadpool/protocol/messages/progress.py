@@ -43,8 +43,8 @@ class Waits(Message, frozen=True, kw_only=True):
 
 
 SURELY = 1.75
-"""How many times the error: 3.5 standard errors. In a model of jobs without any cost whose steps differ by 20 %, as on a
-busy machine, 8 of 40 were told within 6,000 steps that captures cost more than 0.5 % where one error was enough, and
+"""How many times the error: 3.5 standard errors. In a model of jobs without any cost whose steps differ by 20 %, as on
+a busy machine, 8 of 40 were told within 6,000 steps that captures cost more than 0.5 % where one error was enough, and
 none where 1.5 was."""
 
 
