@@ -74,6 +74,7 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     require("audit_every", every, every == 0 or (every > 0 and acts), accepted)
     parked = config.parked_state
     require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
+    require("compiled_mb", config.compiled_mb, config.compiled_mb >= 0, "a size in MB, or 0 for none")
     require("log_mb", config.log_mb, config.log_mb >= 0, "a size in MB, or 0 for no limit")
     require("log_format", config.log_format, config.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
     require("bulk_nice", config.bulk_nice, 0 <= config.bulk_nice <= 19, "a number of 0 to 19")

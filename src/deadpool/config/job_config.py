@@ -84,6 +84,16 @@ class JobConfig:
         "of --while-parked has it; it is allocated again when the spare is needed",
         commands=_NODE,
     )
+    compiled_mb: int = setting(
+        512,
+        "MB of compiled code (torch.compile, Triton) of live ranks that a spare fetches in the background; 0: none",
+    )
+    compiled_folder: str = setting(
+        "",
+        "where this node keeps compiled code; {node} stands for the node's name",
+        default_text="TORCHINDUCTOR_CACHE_DIR, or torch's own folder",
+        commands=_NODE,
+    )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")
     overhead_budget: float = setting(
         0.005, "share of the step time that snapshots may cost, as measured; 0: no limit, every snapshot is taken"

@@ -10,7 +10,7 @@ import msgspec
 from deadpool.protocol.causes import Checkpoint, Refusal
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import AgentMessage, Copy, OrderMessage, SlotRef, TrainerMessage
+from deadpool.protocol.messages import AgentMessage, AskCode, CodeFile, Copy, OrderMessage, SlotRef, TrainerMessage
 from deadpool.protocol.schemes import RankGroup, Scheme
 from deadpool.protocol.seal import Digest
 
@@ -267,6 +267,42 @@ class WrittenOut:
 
     ranks: tuple[int, ...]
     folder: str
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeIndexed(FeatureInput):
+    """The files of compiled code that this node's ranks use and that are there."""
+
+    digest: bytes
+    machine: str
+    files: tuple[CodeFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeMissing(FeatureInput):
+    """What this node lacks of a list. `refused`: why it does not take some of it, or all."""
+
+    digest: bytes
+    files: tuple[CodeFile, ...]
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRead(FeatureInput):
+    """Without data: there is no such file any more."""
+
+    ask: AskCode
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeWritten(FeatureInput):
+    """So many bytes of the file are written. `failure`: it is given up, and nothing of it is left."""
+
+    digest: bytes
+    name: str
+    end: int
     failure: str = ""
 
 

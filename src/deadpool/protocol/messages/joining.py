@@ -40,6 +40,7 @@ class Settings(Message, frozen=True, kw_only=True):
     drills: bool = False  # faults that change state may be ordered
     audit_every: int = 0  # so many steps lie between two that are computed twice and compared; 0: none is
     audit: bool = False  # a recovery is played once, early, and what is computed again is compared
+    compiled_mb: int = 0  # of compiled code that a spare takes from other nodes, at most; 0: none
     without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30, carried ranks)
 
 

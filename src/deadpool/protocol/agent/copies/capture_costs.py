@@ -246,7 +246,8 @@ def _slowest(of_holders: Iterable[float | None]) -> float | None:
 
 def _at_least(measured: deque[float]) -> float | None:
     """What the median is surely not below, as far as so few can tell: of five or more the smallest, of eight the
-    second. Of fewer nothing is certain. The first versions of a job are slow: connections are made, memory is touched."""
+    second. Of fewer nothing is certain: the first versions of a job are slow, as connections are made and memory is
+    touched."""
     if len(measured) < ENOUGH:
         return None
     return sorted(measured)[len(measured) // WINDOW] if len(measured) >= CERTAIN else 0.0
