@@ -66,6 +66,12 @@ FEATURES = {
             "wire": "what a key signs",
         },
     ),
+    "compilation": Feature(
+        words="compilation compiled code_folders code_watch uses_code code_offered code_list code_chunk ask_code",
+        files=0,
+        before=0,
+        folders=("control/compilation", "host/code_folders.py", "trainer/process/code_watch.py"),
+    ),
     "corruption": Feature(words="corruption", files=2, before=0),
     "leases": Feature(
         words="lease leases leased pool pools parked_work parked_command parked_keeper idle_time",

@@ -39,9 +39,9 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     for each in settings:
         value = getattr(config, each.name)
         require(each.name, value, each.kind != "float" or math.isfinite(value), "a finite number")
-    for name in ("nodes", "nproc_per_node", "capture_every", "rehearsals"):
+    for name in ("nodes", "nproc_per_node", "capture_every"):
         require(name, getattr(config, name), getattr(config, name) >= 1, "a number of at least 1")
-    for name in ("spares", "holders", "spare_trainers", "standby_coordinators", "quarantine_after"):
+    for name in ("spares", "holders", "rehearsals", "spare_trainers", "standby_coordinators", "quarantine_after"):
         require(name, getattr(config, name), getattr(config, name) >= 0, "a number of at least 0")
     enough = config.slots == 0 or config.slots >= 2
     require("slots", config.slots, enough, "at least 2: one kept, one being written; or 0: as many as are needed")

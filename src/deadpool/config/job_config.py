@@ -67,9 +67,10 @@ class JobConfig:
         0, "trainers parked on every training node, to take the rank of a trainer that dies there", commands=_NODE
     )
     rehearsals: int = setting(
-        1,
+        0,
         "trainers parked per seat of a spare node; each rehearses another rank, so that whichever rank is lost is more "
         "likely to be replaced fast",
+        default_text="1, and up to 4 where memory of the host allows it",
         commands=_NODE,
     )
     while_parked: str = setting(

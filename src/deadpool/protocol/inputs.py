@@ -162,6 +162,14 @@ class MemorySeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalMeasured:
+    """What a parked process takes of the host's memory, without what it shares with others."""
+
+    trainer: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSampled(FeatureInput):
     """The shell has looked at the sources of the node's health."""
 
@@ -375,6 +383,6 @@ DataInput = (
 
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
-    | Stalled | StopAsked | PeersProbed | LeaveAsked | MemorySeen | FeatureInput
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | MemorySeen | RehearsalMeasured | FeatureInput
     | DataInput
 )  # fmt: skip
