@@ -67,10 +67,11 @@ FEATURES = {
         },
     ),
     "compilation": Feature(
-        words="compilation compiled code_folders code_watch uses_code code_offered code_list code_chunk ask_code",
-        files=0,
+        words="compilation compiled",
+        files=4,
         before=0,
-        folders=("control/compilation", "host/code_folders.py", "trainer/process/code_watch.py"),
+        folders=("control/compilation",),
+        other_words="has_compiled",
     ),
     "corruption": Feature(words="corruption", files=2, before=0),
     "leases": Feature(

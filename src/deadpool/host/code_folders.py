@@ -38,7 +38,7 @@ def code_folders(environment: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _user() -> str:
-    """As torch names it."""
+    """Returns the user's name as torch writes it."""
     try:
         name = getpass.getuser()
     except (KeyError, ModuleNotFoundError, OSError):

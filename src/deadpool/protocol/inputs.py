@@ -298,7 +298,7 @@ class CodeMissing(FeatureInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRead(FeatureInput):
-    """Without data: there is no such file any more."""
+    """A chunk was read. Without data there is no such file any more."""
 
     ask: AskCode
     data: bytes
@@ -306,7 +306,7 @@ class CodeRead(FeatureInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeWritten(FeatureInput):
-    """So many bytes of the file are written. `failure`: it is given up, and nothing of it is left."""
+    """The file is written up to `end`. `failure`: it is given up, and nothing of it is left."""
 
     digest: bytes
     name: str

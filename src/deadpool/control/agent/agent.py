@@ -27,12 +27,11 @@ from deadpool.control.loops import CoreDriver
 from deadpool.control.trainers.health_watch import HealthWatch
 from deadpool.control.trainers.parked_command import ParkedCommand
 from deadpool.control.trainers.process_activity import ActivityWatcher
-from deadpool.control.trainers.process_memory import private_bytes
+from deadpool.control.trainers.process_memory import newly_parked
 from deadpool.control.trainers.processes import TrainerProcesses
 from deadpool.host.child_processes import outlive_parent
 from deadpool.host.private_files import ProcessLock
 from deadpool.protocol.agent.core import Agent
-from deadpool.protocol.agent.trainers.trainers import TrainerState
 from deadpool.protocol.effects import (
     AgentEffect,
     CutStreams,
@@ -62,7 +61,6 @@ from deadpool.protocol.inputs import (
     LeaveAsked,
     MemorySeen,
     PeersProbed,
-    RehearsalMeasured,
     StopAsked,
     TrainerActivity,
     TrainerExited,
@@ -381,18 +379,10 @@ class AgentProcess:
 
     def _on_health(self, sample: HealthSample) -> None:
         self._feed(HealthSampled(sample=sample))
-        self._measure_rehearsals()
+        for measured in newly_parked(self._core.trainers, self._trainers.pids()):
+            self._feed(measured)
         if sample.memory_bytes:
             self._feed(MemorySeen(total_bytes=sample.memory_bytes, available_bytes=sample.available_bytes))
-
-    def _measure_rehearsals(self) -> None:
-        """Once for each, when it is parked."""
-        pids = self._trainers.pids()
-        for name, trainer in tuple(self._core.trainers.by_name.items()):
-            if trainer.state is not TrainerState.PARKED or trainer.memory_bytes or name not in pids:
-                continue
-            if (measured := private_bytes(pids[name])) is not None:
-                self._feed(RehearsalMeasured(trainer=name, memory_bytes=measured))
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:

@@ -279,8 +279,8 @@ class JobState:
 
     @property
     def positions_rehearsed_first(self) -> list[int]:
-        """Those of nodes that are likelier to be lost than others: that look ill, and the one that had the last fault
-        and has kept its seat."""
+        """Returns the positions of nodes that are likelier to be lost than others: of those that look ill, and of the
+        one that had the last fault and has kept its seat."""
         names = dict.fromkeys((*self.rehearsed_first, self.last_blamed))
         nodes = [self.members[node] for node in names if node in self.members]
         return [each.position for each in nodes if each.position is not None and not each.leaving]

@@ -59,13 +59,13 @@ class RehearsalGrowth:
         return share_is_left and memory.available_bytes - each_bytes >= LEFT_SHARE * memory.total_bytes
 
     def _bytes_of(self, trainer: Trainer) -> int:
-        """With the slots for the rank's snapshots."""
+        """Returns what a rehearsal takes, with the slots for the rank's snapshots."""
         own = self._state.copies.own.get(trainer.rank) if trainer.rank is not None else None
         slots = sum(slot.geometry.slot_bytes for slot in own.by_ref.values()) if own is not None else 0
         return trainer.memory_bytes + slots
 
     def _end_further(self, seats: int) -> None:
-        """They were parked beside the first ones of their seats, and none is tried again."""
+        """Ends all but the first rehearsal of each seat. None is tried again."""
         if not self._further:
             return
         self._further, self._grows = 0, False

@@ -171,7 +171,7 @@ class NodeCode(AgentPart):
         self._go_on(fetch)
 
     def _give_up(self, fetch: _Fetch) -> None:
-        """For now: a chunk was lost with a coordinator, or the node with the code. What was written stays."""
+        """Tries again later: a chunk was lost with a coordinator, or the node with the code. What was written stays."""
         self._fetch = None
         if fetch.attempt < ATTEMPTS:
             self._waiting.setdefault(fetch.offer.digest, (fetch.offer, fetch.attempt + 1))
@@ -202,7 +202,7 @@ class NodeCode(AgentPart):
                 pass  # another feature's, or of a fetch that was given up
 
     def facts(self) -> dict[str, object]:
-        """For status: compiled code that this node's ranks use, and what it has from other nodes."""
+        """Status shows how much compiled code this node's ranks use, and what it has from other nodes."""
         if self._offer is None and not self._got_files:
             return {}
         used = self._offer.size if self._offer is not None else 0
