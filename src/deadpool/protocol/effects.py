@@ -94,6 +94,14 @@ class KillTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportModules:
+    """Trainers that are started from some moment on find these modules imported, if that can be done without a trace.
+    Nothing comes back."""
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocate:
     segment: int
     geometry: Geometry
@@ -294,7 +302,7 @@ DataEffect = (
 
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | ProbePeers | TakeLease | ReleaseLease
-    | StartParkedWork | StopParkedWork | Emit | Finish | DataEffect
+    | StartParkedWork | StopParkedWork | ImportModules | Emit | Finish | DataEffect
 )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from deadpool.protocol.effects import (
     CutStreams,
     Emit,
     Finish,
+    ImportModules,
     KillTrainer,
     LookElsewhere,
     ProbePeers,
@@ -340,6 +341,8 @@ class AgentProcess:
                     self._trainers.mark_seat(name, message.rank, message.cause)
             case StartTrainer(trainer=name):
                 self._trainers.start(name)
+            case ImportModules(modules=modules):
+                self._trainers.import_modules(modules)
             case KillTrainer(trainer=name):
                 self._signal_trainer(name, signal.SIGKILL)
             case TakeLease():

@@ -101,6 +101,10 @@ class TrainerProcesses:
         request(self._open_fork_server(), "trainer", name, self._script, variables, descriptor=theirs)
         os.close(theirs)
 
+    def import_modules(self, modules: Sequence[str]) -> None:
+        """Has the fork server import these, so that trainers that are started afterwards need not."""
+        request(self._open_fork_server(), "import", list(modules))
+
     def signal(self, name: str, sig: int) -> None:
         if name in self._running and self._fork_server is not None:
             request(self._fork_server, "signal", name, sig)

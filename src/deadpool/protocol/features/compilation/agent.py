@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 from deadpool.protocol.agent.seams import AgentCore, AgentPart
 from deadpool.protocol.agent.trainers.trainers import Trainer, TrainerState
-from deadpool.protocol.effects import FindMissingCode, IndexCode, ReadCode, WriteCode
+from deadpool.protocol.effects import FindMissingCode, ImportModules, IndexCode, ReadCode, WriteCode
 from deadpool.protocol.identity import FeatureMessage
 from deadpool.protocol.inputs import CodeIndexed, CodeMissing, CodeRead, CodeWritten, FeatureInput
 from deadpool.protocol.messages import AskCode, CodeChunk, CodeFile, CodeList, CodeOffered, UsesCode
 
+COMPILER = ("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
+"""What the first compiled call of a process imports, unless the fork server has."""
 SILENT_BEATS = 10
 """The number of heartbeats after which an answer is awaited no longer."""
 ATTEMPTS = 3
@@ -47,6 +49,7 @@ class NodeCode(AgentPart):
         self._waiting: dict[bytes, tuple[CodeOffered, int]] = {}  # offers of others, and how often they were tried
         self._fetch: _Fetch | None = None
         self._got_files = self._got_bytes = 0
+        self._has_compiler = False
 
     # --- what this node's ranks use -----------------------------------------------------------------------------------
 
@@ -136,6 +139,7 @@ class NodeCode(AgentPart):
             return
         self._fetch = None
         self._done.add(fetch.offer.digest)
+        self._import_compiler()
         if fetch.written or fetch.failures:
             self._state.emit(
                 "compiled_code_fetched",
@@ -145,6 +149,13 @@ class NodeCode(AgentPart):
                 left_out="; ".join(fetch.failures[:3]),
             )
         self._begin_next()
+
+    def _import_compiler(self) -> None:
+        """The job's script compiles, so a process that is forked later will. A seated node leaves its processors to its
+        ranks."""
+        if not self._has_compiler and not any(self._state.trainers.seated()):
+            self._has_compiler = True
+            self._state.effects.append(ImportModules(modules=COMPILER))
 
     def _on_chunk(self, chunk: CodeChunk) -> None:
         fetch = self._fetch
