@@ -12,8 +12,9 @@ from deadpool.protocol.coordinator.commits.interval import (
     IntervalChooser,
     IntervalController,
 )
+from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.identity import LEFT_OUT, Generation, Layout, Schedule
+from deadpool.protocol.identity import LEFT_OUT, LEFT_OUT_OF, LEFT_OUT_RARELY, Address, Generation, Layout, Schedule
 from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead, SlotReport
 from deadpool.protocol.permits import CaptureSchedule
 
@@ -255,3 +256,54 @@ def test_medians_narrow_an_interval() -> None:
         running.job.commits.count += 1
         running.chooser.on_costs([report, structs.replace(report, rank=1)])
         assert running.chooser.choose() is None
+
+
+def left_out_by(now: int, overhead: Overhead | None, every: int = 1) -> int | None:
+    interval = IntervalChooser(job_state(LAYOUT, Schedule(every=every, left_out_of=now)).commits, budget=0.005, slots=3)
+    interval.on_costs(
+        CaptureCostReport(rank=rank, every=every, step_s=1.0, stall_s=0.0, commit_s=0.5, overhead=overhead)
+        for rank in range(2)
+    )
+    assert interval.choose() is None
+    return interval.choose_left_out()
+
+
+def test_captures_are_left_out_rarely_once_their_cost_is_known_to_be_within_the_budget() -> None:
+    cheap = Overhead(share=0.001, error=0.003, count=40)
+    assert left_out_by(LEFT_OUT_OF, cheap) == left_out_by(LEFT_OUT_OF, cheap, every=2) == LEFT_OUT_RARELY
+    assert left_out_by(LEFT_OUT_OF, structs.replace(cheap, count=20)) is None, "too few comparisons"
+    assert left_out_by(LEFT_OUT_OF, structs.replace(cheap, error=0.005)) is None, "it may cost more"
+    assert left_out_by(LEFT_OUT_OF, None) is None
+    assert left_out_by(0, cheap) is None, "without a budget none is left out"
+    assert left_out_by(LEFT_OUT_OF, cheap, every=4) is None, "there are steps without a copy anyway"
+
+
+def test_captures_are_left_out_more_often_again_where_they_seem_to_cost_more() -> None:
+    assert left_out_by(LEFT_OUT_RARELY, Overhead(share=0.004, error=0.003, count=40)) is None
+    assert left_out_by(LEFT_OUT_RARELY, Overhead(share=0.006, error=0.003, count=40)) == LEFT_OUT_OF
+
+
+def test_what_was_measured_counts_on_where_only_what_is_left_out_changes() -> None:
+    job = job_state(LAYOUT, Schedule(every=1, left_out_of=LEFT_OUT_OF))
+    job.settings = structs.replace(job.settings, overhead_budget=0.005)
+    chooser = IntervalChooser(job.commits, budget=0.005, slots=3)
+    chooser.on_costs(
+        CaptureCostReport(
+            rank=rank,
+            every=1,
+            step_s=1.0,
+            stall_s=0.0,
+            commit_s=0.5,
+            overhead=Overhead(share=0.0, error=0.001, count=40),
+        )
+        for rank in range(2)
+    )
+    for position, name in enumerate(("n0", "n1")):
+        member = Member(name, "1", Address(host="h", port=1), False, heard=0.0)
+        member.position, member.steps = position, {position: 2000}
+        job.add(member)
+    IntervalController(job, chooser).adjust(0.0)
+    newest = job.commits.timetable.newest
+    assert (newest.every, newest.left_out_of) == (1, LEFT_OUT_RARELY) and newest.start > 2000
+    assert chooser.overhead is not None
+    assert not any(isinstance(effect, Emit) for effect in job.out.take()), "the interval is the same"

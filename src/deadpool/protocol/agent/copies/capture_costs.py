@@ -59,7 +59,7 @@ class OverheadMeter:
         self._after: list[float] = []
 
     def reschedule(self, schedule: Schedule) -> None:
-        if schedule.every != self._schedule.every or schedule.left_out_of != self._schedule.left_out_of:
+        if schedule.every != self._schedule.every:
             self._differences.clear()
         self._schedule = schedule
         self.interrupt()
@@ -172,10 +172,11 @@ class CaptureCosts:
             meter.interrupt()
 
     def begin(self, schedule: Schedule) -> None:
+        is_another = schedule.every != self._schedule.every
         self._schedule = schedule
         for meter in self._meters.values():
             meter.reschedule(schedule)
-        for costs in self.ranks.values():
+        for costs in self.ranks.values() if is_another else ():
             costs.begin()
 
     def on_stepped(self, rank: int, news: Stepped, now: float) -> None:
