@@ -53,8 +53,7 @@ def test_what_is_written_read_and_imported_is_told_once(folder):
     code.step_completed()
     code.step_completed()
     [news] = told
-    names = {name for name in news.names if "__pycache__" not in name}
-    assert names == {"0/ab/new.py", "0/ab/old.py", "1/KEY/kernel.json"}
+    assert news.names == ("0/ab/new.py", "0/ab/old.py", "1/KEY/kernel.json")
 
 
 def test_later_steps_are_watched_for_a_while(folder):

@@ -17,8 +17,9 @@ INDUCTOR_VARIABLE, TRITON_VARIABLE, TRITON_HOME_VARIABLE = "TORCHINDUCTOR_CACHE_
 
 _NAME = re.compile(r"[01](/[\w+=-][\w.+=-]*)+", re.ASCII)
 _NAME_AT_MOST = 400
-_NOT_CODE = ("locks", "precompiled_headers", "dynamo")
-"""Locks; what a compiler makes for itself alone; and guesses at sizes, which would change what is compiled."""
+_NOT_CODE = ("locks", "__pycache__", "precompiled_headers", "dynamo")
+"""Locks; what an interpreter and a compiler make for themselves; and guesses at sizes, which would change what is
+compiled."""
 
 
 def own_variables(folder: str, node: str) -> dict[str, str]:
