@@ -151,7 +151,7 @@ def main() -> None:
     with temporary_folder("deadpool-benchmark-") as folder:
         stop = folder / "stop"
         arguments = ["--layout", args.layout, "--steps", "10000000", "--stop", str(stop), *MODEL]
-        config = JobConfig(nodes=NODES, spares=1, overhead_budget=0.0, quarantine_after=0).checked()
+        config = JobConfig(nodes=NODES, spares=1, rehearsals=1, overhead_budget=0.0, quarantine_after=0).checked()
         trial = WorkloadTrial(config, arguments, folder / "disturbed", deadline_s=300)
         counts: list[dict[str, dict[str, float]]] = []
         disturbed = trial.run(lambda job: counts.extend(disturb(job, args.recoveries, args.node_every, stop)))

@@ -192,6 +192,7 @@ def play(name: str, folder: Path) -> dict[str, tuple[float, float]]:
     config = JobConfig(
         nodes=case.nodes,
         spares=lost,
+        rehearsals=1,
         holders=lost,
         standby_coordinators=standbys,
         overhead_budget=0.0,

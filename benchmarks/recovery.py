@@ -49,18 +49,24 @@ def median_and_worst(values: Iterable[float]) -> dict[str, float]:
     return {"median": statistics.median(ordered), "worst": ordered[-1]}
 
 
+def rehearsed_by(trial: WorkloadTrial, node: str) -> int:
+    processes = [event["trainer"] for event in trial.events() if event["what"] == "rehearsed"]
+    return sum(name.startswith(f"{node}.") for name in processes)
+
+
 def disturb(trial: WorkloadTrial, faults: int, seed: int, stop: Path) -> list[tuple[str, float]]:
     """Kills nodes, each once its replacement is warm, and then lets the job end. Returns each node and its time."""
     choose, kills = random.Random(seed), []
     config = trial.config
     seated = [f"n{i}" for i in range(config.nodes)]
     for index in range(faults):
-        rehearsals = (index + 1) * config.rehearsals * config.nproc_per_node
-        trial.await_event("rehearsed", rehearsals, timeout_s=180)
+        count = max(1, config.rehearsals) * config.nproc_per_node  # by default further ones may follow
+        spare = f"n{config.nodes + index}"
+        trial.await_true(lambda: rehearsed_by(trial, spare) >= count, f"the rehearsals of {spare}", timeout_s=180)  # noqa: B023
         trial.await_step(trial.results().newest_step() + QUIET_STEPS)
         position = choose.randrange(len(seated))
         victim, seated[position] = seated[position], f"n{config.nodes + index}"
-        kills.append((victim, kill_in_mid_step(trial, victim, trial.results().median_step_s(), rehearsals)))
+        kills.append((victim, kill_in_mid_step(trial, victim, trial.results().median_step_s(), 1)))
         print(f"fault {index + 1} of {faults}: killed {victim}", flush=True)
         # The new spare joins only after the recovery, because its start takes CPU time.
         trial.await_event("resumed", (index + 1) * config.nodes * config.nproc_per_node)

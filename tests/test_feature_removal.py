@@ -20,6 +20,7 @@ REGISTRIES = ("protocol/features/registry.py", "control/shell_registry.py")
 FOLDERS = {
     "adaptation": ("protocol/features/adaptation",),
     "coding": ("protocol/features/coding", "control/coding", "snapshot/erasure"),
+    "compilation": ("protocol/features/compilation", "control/compilation"),
     "corruption": ("protocol/features/corruption",),
     "durable": ("protocol/features/durable", "control/durable"),
     "leases": ("protocol/features/leases", "clusters/pool"),  # the second is the shell of the first

@@ -66,6 +66,13 @@ FEATURES = {
             "wire": "what a key signs",
         },
     ),
+    "compilation": Feature(
+        words="compilation compiled",
+        files=4,
+        before=0,
+        folders=("control/compilation",),
+        other_words="has_compiled",
+    ),
     "corruption": Feature(words="corruption", files=2, before=0),
     "leases": Feature(
         words="lease leases leased pool pools parked_work parked_command parked_keeper idle_time",

@@ -65,7 +65,7 @@ def test_agent_takes_flags_over_environment_over_defaults():
     flags = {"bulk_nice": 7, "spare_trainers": None, "rehearsals": None, "bulk_cpus": None}
     environment = {"DEADPOOL_BULK_NICE": "3", "DEADPOOL_SPARE_TRAINERS": "2", "DEADPOOL_NODES": "many"}
     settings = resolve_agent(flags, environment=environment)
-    assert (settings.bulk_nice, settings.spare_trainers, settings.rehearsals) == (7, 2, 1)
+    assert (settings.bulk_nice, settings.spare_trainers, settings.rehearsals) == (7, 2, 0)
     with pytest.raises(ConfigError, match="bulk_nice=20 cannot be used: give a number of 0 to 19"):
         resolve_agent({"bulk_nice": 20}, environment={})
 

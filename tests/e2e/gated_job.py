@@ -8,6 +8,7 @@ acted.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -70,6 +71,8 @@ class GatedJob:
     trial: WorkloadTrial = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.config.rehearsals:  # else it would depend on the machine's memory which ranks are rehearsed
+            self.config = dataclasses.replace(self.config, rehearsals=1)
         gates = self.folder / "gates"
         gates.mkdir(parents=True)
         environment = {"E2E_ACTS": self.acts, "E2E_GATES": str(gates)}

@@ -84,6 +84,32 @@ def test_way_to_the_commit_is_measured_from_the_end_of_the_step() -> None:
     assert costs.of_ranks()[0].commit_s == 1.5, "each once"
 
 
+def test_what_a_few_versions_took_is_not_certain_of_all() -> None:
+    costs = CaptureCosts()
+    for number in range(1, 9):
+        stepped(costs, number, now=10.0 * number)
+        took_s = 9.0 if number <= 3 else 1.0 + number / 100
+        costs.on_sent(0, "n1", took_s)
+        costs.on_committed(number, now=10.0 * number + took_s)
+        told = costs.of_ranks()[0]
+        if number < 3:
+            assert told.commit_least_s is None and told.send_least_s is None
+        elif number < 5:
+            assert told.commit_s == told.send_s == 9.0 and told.commit_least_s == told.send_least_s == 0.0
+            assert not told.is_sent_too_slowly, "slots still grow"
+        else:
+            assert told.send_least_s == pytest.approx(1.05 if number == 8 else 1.04)
+            assert told.commit_least_s == pytest.approx(told.send_least_s)
+            assert told.is_sent_too_slowly
+
+
+def test_waits_of_three_captures_are_less_certain_than_of_many() -> None:
+    costs = CaptureCosts()
+    for number, stall_s in enumerate((0.0, 0.0, 0.3), 1):
+        stepped(costs, number, stall_s=stall_s)
+    assert costs.of_ranks()[0].stall_error_s == pytest.approx(0.43)
+
+
 def test_versions_that_are_never_committed_are_forgotten() -> None:
     costs = CaptureCosts()
     for number in range(1, 1000):

@@ -12,8 +12,9 @@ from deadpool.protocol.coordinator.commits.interval import (
     IntervalChooser,
     IntervalController,
 )
+from deadpool.protocol.coordinator.membership.members import Member
 from deadpool.protocol.effects import Emit
-from deadpool.protocol.identity import LEFT_OUT, Generation, Layout, Schedule
+from deadpool.protocol.identity import LEFT_OUT, LEFT_OUT_OF, LEFT_OUT_RARELY, Address, Generation, Layout, Schedule
 from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead, SlotReport
 from deadpool.protocol.permits import CaptureSchedule
 
@@ -102,8 +103,9 @@ def measured(share: float, error: float, *, stall_s: float) -> IntervalChange | 
 
 def test_what_is_measured_bounds_what_is_estimated() -> None:
     assert measured(0.004, 0.001, stall_s=0.0005) == IntervalChange(
-        every=4, reason="steps beside a copy take 0.3 % longer at least, more than 0.1 %", cause=Widening.COST
+        every=4, reason="steps beside a copy take 0.225 % longer at least, more than 0.1 %", cause=Widening.COST
     )
+    assert measured(0.004, 0.002, stall_s=0.0005) is None, "one comparison in forty says so by chance"
     assert measured(0.004, 0.0035, stall_s=0.0005) is None, "it may be 0.05 % as well"
     assert measured(0.0002, 0.0003, stall_s=0.02) is None, "waits of 2 %, and 0.05 % at most"
     assert measured(0.01, 0.02, stall_s=0.004).every == 4, "nothing contradicts the waits"  # type: ignore[union-attr]
@@ -214,4 +216,94 @@ def test_misses_for_want_of_a_slot_wait_for_the_slots_that_come() -> None:
 
     assert after_misses(("n0", 3, 8, Widening.SLOTS)) is None
     assert after_misses(("n0", 8, 8, Widening.SLOTS)).every == 2  # type: ignore[union-attr]
-    assert after_misses(("n1", 3, 8, Widening.SLOTS)).every == 2  # type: ignore[union-attr]
+    assert after_misses(("n1", 3, 8, Widening.SLOTS)) is None, "this node has not told yet what it can have"
+
+
+def test_misses_count_where_a_user_says_how_many_slots_there_are() -> None:
+    chooser = IntervalChooser(job_state(LAYOUT).commits, budget=0.005, slots=2)
+    chooser._commits.ledger.nodes = ["n0", "n1"]
+    for number in range(1, 4):
+        chooser.on_missed(Missed(generation=FIRST, rank=0, number=number, cause=Miss.NO_SLOT, reason=""))
+    assert chooser.choose().every == 2  # type: ignore[union-attr]
+
+
+def test_slow_first_versions_widen_nothing_before_it_is_certain_that_all_are() -> None:
+    """Connections are made and memory is touched: what the first three took says nothing of the others."""
+
+    def after(least_s: float | None, **medians: float) -> IntervalChange | None:
+        chooser = IntervalChooser(job_state(LAYOUT).commits, budget=0.005, slots=0)
+        for node in ("n0", "n1"):
+            chooser.on_slots(node, SlotReport(least=3, at_most=3, limit=Widening.MEMORY))
+        told = {"commit_s": 0.5, **medians}
+        least = {f"{name.removesuffix('_s')}_least_s": least_s for name in medians}
+        chooser.on_costs(
+            CaptureCostReport(rank=rank, every=1, step_s=0.42, stall_s=0.0, **told, **least) for rank in range(2)
+        )
+        return chooser.choose()
+
+    assert after(0.0, send_s=0.9) is None and after(0.0, commit_s=1.2) is None
+    assert after(0.41, send_s=0.9) is None and after(0.83, commit_s=1.2) is None
+    assert after(0.5, send_s=0.9).cause is Widening.BANDWIDTH  # type: ignore[union-attr]
+    assert after(0.9, commit_s=1.2).cause is Widening.MEMORY  # type: ignore[union-attr]
+
+
+def test_medians_narrow_an_interval() -> None:
+    """What is certain is less than what is likely: a narrower interval would be taken back."""
+    running = Running(every=2)
+    running.chooser.user_every = running.chooser._least = 1
+    report = CaptureCostReport(rank=0, every=2, step_s=1.0, stall_s=0.0, commit_s=3.0, commit_least_s=0.1)
+    for _ in range(100):
+        running.job.commits.count += 1
+        running.chooser.on_costs([report, structs.replace(report, rank=1)])
+        assert running.chooser.choose() is None
+
+
+def left_out_by(now: int, overhead: Overhead | None, every: int = 1) -> int | None:
+    interval = IntervalChooser(job_state(LAYOUT, Schedule(every=every, left_out_of=now)).commits, budget=0.005, slots=3)
+    interval.on_costs(
+        CaptureCostReport(rank=rank, every=every, step_s=1.0, stall_s=0.0, commit_s=0.5, overhead=overhead)
+        for rank in range(2)
+    )
+    assert interval.choose() is None
+    return interval.choose_left_out()
+
+
+def test_captures_are_left_out_rarely_once_their_cost_is_known_to_be_within_the_budget() -> None:
+    cheap = Overhead(share=0.001, error=0.003, count=40)
+    assert left_out_by(LEFT_OUT_OF, cheap) == left_out_by(LEFT_OUT_OF, cheap, every=2) == LEFT_OUT_RARELY
+    assert left_out_by(LEFT_OUT_OF, structs.replace(cheap, count=20)) is None, "too few comparisons"
+    assert left_out_by(LEFT_OUT_OF, structs.replace(cheap, error=0.005)) is None, "it may cost more"
+    assert left_out_by(LEFT_OUT_OF, None) is None
+    assert left_out_by(0, cheap) is None, "without a budget none is left out"
+    assert left_out_by(LEFT_OUT_OF, cheap, every=4) is None, "there are steps without a copy anyway"
+
+
+def test_captures_are_left_out_more_often_again_where_they_seem_to_cost_more() -> None:
+    assert left_out_by(LEFT_OUT_RARELY, Overhead(share=0.004, error=0.003, count=40)) is None
+    assert left_out_by(LEFT_OUT_RARELY, Overhead(share=0.006, error=0.003, count=40)) == LEFT_OUT_OF
+
+
+def test_what_was_measured_counts_on_where_only_what_is_left_out_changes() -> None:
+    job = job_state(LAYOUT, Schedule(every=1, left_out_of=LEFT_OUT_OF))
+    job.settings = structs.replace(job.settings, overhead_budget=0.005)
+    chooser = IntervalChooser(job.commits, budget=0.005, slots=3)
+    chooser.on_costs(
+        CaptureCostReport(
+            rank=rank,
+            every=1,
+            step_s=1.0,
+            stall_s=0.0,
+            commit_s=0.5,
+            overhead=Overhead(share=0.0, error=0.001, count=40),
+        )
+        for rank in range(2)
+    )
+    for position, name in enumerate(("n0", "n1")):
+        member = Member(name, "1", Address(host="h", port=1), False, heard=0.0)
+        member.position, member.steps = position, {position: 2000}
+        job.add(member)
+    IntervalController(job, chooser).adjust(0.0)
+    newest = job.commits.timetable.newest
+    assert (newest.every, newest.left_out_of) == (1, LEFT_OUT_RARELY) and newest.start > 2000
+    assert chooser.overhead is not None
+    assert not any(isinstance(effect, Emit) for effect in job.out.take()), "the interval is the same"

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from deadpool.protocol.agent.copies.capture_costs import ENOUGH_STEPS, OverheadMeter
-from deadpool.protocol.identity import LEFT_OUT, LEFT_OUT_OF, Schedule
+from deadpool.protocol.identity import LEFT_OUT, LEFT_OUT_OF, LEFT_OUT_RARELY, Schedule
 
 
 def measure(every, cost, steps, *, left_out_of=LEFT_OUT_OF, noise=0.003, drift=0.0, outliers=0.0, seed=1):
@@ -87,3 +87,37 @@ def test_left_out_are_few_and_never_the_first(every):
     left_out = [version for version in versions if not schedule.captures(version)]
     assert len(left_out) == 20 * LEFT_OUT.get(every, 0) and 0 not in left_out
     assert schedule.captures(LEFT_OUT_OF * every)
+
+
+def test_steps_of_a_busy_machine_are_no_cost_however_often_they_are_looked_at():
+    """Each comparison is looked at with every heartbeat. What is certain may never exceed the budget by chance."""
+    exceeded = surely = 0
+    for seed in range(12):
+        rng, schedule = random.Random(seed), Schedule(every=1, left_out_of=LEFT_OUT_OF)
+        meter, looks = OverheadMeter(schedule), []
+        for version in range(4000):
+            meter.on_step(version, 0.4 * rng.lognormvariate(0.0, 0.2))
+            if version % 20 == 0 and (found := meter.overhead()) is not None:
+                looks.append(found)
+        exceeded += any(each.at_least > 0.005 for each in looks)
+        surely += any(each.surely > 0.005 for each in looks)
+    assert exceeded > 0, "else this says nothing"
+    assert surely == 0
+
+
+def test_comparisons_count_on_where_only_what_is_left_out_changes():
+    rng, schedule = random.Random(1), Schedule(every=1, left_out_of=LEFT_OUT_OF)
+    meter = OverheadMeter(schedule)
+    for version in range(2000):
+        meter.on_step(version, 0.4 * rng.gauss(1.0, 0.003))
+    before = meter.overhead()
+    meter.reschedule(Schedule(every=1, start=2010, left_out_of=LEFT_OUT_RARELY))
+    assert meter.overhead() == before is not None
+    meter.reschedule(Schedule(every=2, start=2020, left_out_of=LEFT_OUT_OF))
+    assert meter.overhead() is None
+
+
+def test_left_out_rarely_is_less_than_one_in_three_hundred():
+    often, rarely = (Schedule(every=1, left_out_of=each) for each in (LEFT_OUT_OF, LEFT_OUT_RARELY))
+    assert sum(not often.captures(number) for number in range(61_000)) == 3000
+    assert sum(not rarely.captures(number) for number in range(1_021_000)) == 3000

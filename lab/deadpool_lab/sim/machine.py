@@ -25,6 +25,7 @@ from deadpool.protocol.effects import (
     FetchCopy,
     Finish,
     HashSlot,
+    ImportModules,
     KillTrainer,
     LookElsewhere,
     ProbePeers,
@@ -306,6 +307,8 @@ class Machine:
                     self.world.checkers.check_lease(self)
                 if name in self.processes:
                     self.processes[name].inbox.send(message)
+            case ImportModules():
+                pass  # simulated processes import nothing
             case StartTrainer(trainer=name):
                 self.processes[name] = Process(self, name, self.world.next_number())
                 self.processes[name].start()

@@ -39,9 +39,9 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     for each in settings:
         value = getattr(config, each.name)
         require(each.name, value, each.kind != "float" or math.isfinite(value), "a finite number")
-    for name in ("nodes", "nproc_per_node", "capture_every", "rehearsals"):
+    for name in ("nodes", "nproc_per_node", "capture_every"):
         require(name, getattr(config, name), getattr(config, name) >= 1, "a number of at least 1")
-    for name in ("spares", "holders", "spare_trainers", "standby_coordinators", "quarantine_after"):
+    for name in ("spares", "holders", "rehearsals", "spare_trainers", "standby_coordinators", "quarantine_after"):
         require(name, getattr(config, name), getattr(config, name) >= 0, "a number of at least 0")
     enough = config.slots == 0 or config.slots >= 2
     require("slots", config.slots, enough, "at least 2: one kept, one being written; or 0: as many as are needed")
@@ -76,6 +76,7 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     require("audit_spares_every", every, every >= 0, "a number of audits, or 0 for none")
     parked = config.parked_state
     require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
+    require("compiled_mb", config.compiled_mb, config.compiled_mb >= 0, "a size in MB, or 0 for none")
     require("log_mb", config.log_mb, config.log_mb >= 0, "a size in MB, or 0 for no limit")
     require("log_format", config.log_format, config.log_format in LOG_FORMATS, f"one of {', '.join(LOG_FORMATS)}")
     require("bulk_nice", config.bulk_nice, 0 <= config.bulk_nice <= 19, "a number of 0 to 19")

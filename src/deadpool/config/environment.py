@@ -28,6 +28,9 @@ RENDEZVOUS_VARIABLE = PREFIX + "RENDEZVOUS"
 JOURNAL_VARIABLE = PREFIX + "JOURNAL"
 """Set for trainers: the folder that job.log writes to."""
 
+CODE_FOLDERS_VARIABLE = PREFIX + "CODE_FOLDERS"
+"""Set for trainers: where torch.compile and Triton keep what they have compiled."""
+
 FIRST_START_VARIABLE = PREFIX + "FIRST_START"
 """Set for trainers: 1 in the very first process of a rank, else 0; `deadpool.first_start` reads it."""
 

@@ -67,9 +67,10 @@ class JobConfig:
         0, "trainers parked on every training node, to take the rank of a trainer that dies there", commands=_NODE
     )
     rehearsals: int = setting(
-        1,
+        0,
         "trainers parked per seat of a spare node; each rehearses another rank, so that whichever rank is lost is more "
         "likely to be replaced fast",
+        default_text="1, and up to 4 where memory of the host allows it",
         commands=_NODE,
     )
     while_parked: str = setting(
@@ -82,6 +83,16 @@ class JobConfig:
         "keep",
         "whether parked trainers keep the memory of parameters and optimizer state: keep, or free, so that the command "
         "of --while-parked has it; it is allocated again when the spare is needed",
+        commands=_NODE,
+    )
+    compiled_mb: int = setting(
+        512,
+        "MB of compiled code (torch.compile, Triton) of live ranks that a spare fetches in the background; 0: none",
+    )
+    compiled_folder: str = setting(
+        "",
+        "where this node keeps compiled code; {node} stands for the node's name",
+        default_text="TORCHINDUCTOR_CACHE_DIR, or torch's own folder",
         commands=_NODE,
     )
     capture_every: int = setting(1, "steps from one snapshot to the next, at least")

@@ -29,7 +29,15 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "snapshots": (
         *("holders", "protect", "slots", "capture_every", "overhead_budget", "set_aside_gb", "bulk_nice", "bulk_cpus"),
     ),
-    "spares": ("rehearsals", "spare_trainers", "while_parked", "parked_state", "without_spare"),
+    "spares": (
+        "rehearsals",
+        "spare_trainers",
+        "while_parked",
+        "parked_state",
+        "without_spare",
+        "compiled_mb",
+        "compiled_folder",
+    ),
     "recovery": (
         *("in_place", "rehearse_recovery", "on_inexact", "on_corruption", "audit_every"),
         "audit_spares_every",

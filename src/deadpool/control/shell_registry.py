@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deadpool.control.coding.shell import SHELL as CODING
+from deadpool.control.compilation.shell import SHELL as COMPILATION
 from deadpool.control.durable.shell import SHELL as DURABLE
 from deadpool.control.shells import (
     CoordinatorAccess,
@@ -16,6 +17,7 @@ from deadpool.control.shells import (
 
 SHELLS: tuple[FeatureShell, ...] = (
     CODING,
+    COMPILATION,
     DURABLE,
 )  # fmt: skip
 

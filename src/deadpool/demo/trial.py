@@ -99,14 +99,15 @@ def compare(*, layout: str, steps: int, victim: str, folder: Path, progress: OnP
 
 
 def kill_in_mid_step(trial: Trial, victim: str, step_s: float, rehearsals: int) -> float:
-    """Waits for that many rehearsals, then sends SIGKILL to the node in the middle of its next step. Returns when.
+    """Waits for that many rehearsals, or one, then sends SIGKILL to the node in the middle of its next step. Returns
+    when.
 
     Under a torch that lacks what a rehearsal needs, there is none to wait for.
     """
 
     def is_ready() -> bool:
         events = trial.events()
-        done = sum(event["what"] == "rehearsed" for event in events) >= rehearsals
+        done = sum(event["what"] == "rehearsed" for event in events) >= max(1, rehearsals)
         return done or any(event["what"] == "unknown_torch" and not event["rehearses"] for event in events)
 
     trial.await_true(is_ready, f"{rehearsals} rehearsals")

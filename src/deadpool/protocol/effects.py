@@ -13,7 +13,18 @@ import msgspec
 from deadpool.events.event import Event
 from deadpool.protocol.causes import EndCause, Refusal
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import AgentMessage, Copy, Fetch, Holder, OrderMessage, Peer, SlotRef, ToTrainerMessage
+from deadpool.protocol.messages import (
+    AgentMessage,
+    AskCode,
+    CodeFile,
+    Copy,
+    Fetch,
+    Holder,
+    OrderMessage,
+    Peer,
+    SlotRef,
+    ToTrainerMessage,
+)
 from deadpool.protocol.schemes import RankGroup
 from deadpool.protocol.seal import Geometry
 
@@ -80,6 +91,14 @@ class StartTrainer:
 class KillTrainer:
     trainer: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportModules:
+    """Trainers that are started from some moment on find these modules imported, if that can be done without a trace.
+    Nothing comes back."""
+
+    modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +202,40 @@ class WriteOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureEffect:
-    """What only an optional feature wants done with snapshots. The feature's part of the data plane does it."""
+    """What only an optional feature wants done. The feature's part of the data plane does it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexCode(FeatureEffect):
+    """Find out which of these files of compiled code there are; comes back as CodeIndexed."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindMissingCode(FeatureEffect):
+    """Find out which of these this node lacks and may have; comes back as CodeMissing."""
+
+    digest: bytes
+    machine: str
+    files: tuple[CodeFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCode(FeatureEffect):
+    """Read a chunk of a file; comes back as CodeRead."""
+
+    ask: AskCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteCode(FeatureEffect):
+    """Write a chunk. With the last one the file gets its name, if it is what was listed. Comes back as CodeWritten."""
+
+    digest: bytes
+    file: CodeFile
+    offset: int
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +302,7 @@ DataEffect = (
 
 AgentEffect = (
     ToCoordinator | LookElsewhere | ToTrainer | StartTrainer | KillTrainer | ProbePeers | TakeLease | ReleaseLease
-    | StartParkedWork | StopParkedWork | Emit | Finish | DataEffect
+    | StartParkedWork | StopParkedWork | ImportModules | Emit | Finish | DataEffect
 )  # fmt: skip
 
 

@@ -104,6 +104,7 @@ class Layout(Value, frozen=True, kw_only=True):
 
 
 LEFT_OUT_OF = 61  # a prime: what a script does every so many steps must not fall on the same ones
+LEFT_OUT_RARELY = 1021  # likewise, once it is known that captures cost less than they may
 LEFT_OUT = {1: 3, 2: 1}
 """The number of versions in a row that are left out, by the interval, so that two steps run beside no copy and beside
 nothing that is still being sent."""

@@ -10,7 +10,7 @@ import msgspec
 from deadpool.protocol.causes import Checkpoint, Refusal
 from deadpool.protocol.health import HealthSample
 from deadpool.protocol.identity import Generation, Version
-from deadpool.protocol.messages import AgentMessage, Copy, OrderMessage, SlotRef, TrainerMessage
+from deadpool.protocol.messages import AgentMessage, AskCode, CodeFile, Copy, OrderMessage, SlotRef, TrainerMessage
 from deadpool.protocol.schemes import RankGroup, Scheme
 from deadpool.protocol.seal import Digest
 
@@ -164,6 +164,14 @@ class MemorySeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalMeasured:
+    """What a parked process takes of the host's memory, without what it shares with others."""
+
+    trainer: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSampled(FeatureInput):
     """The shell has looked at the sources of the node's health."""
 
@@ -273,6 +281,42 @@ class WrittenOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeIndexed(FeatureInput):
+    """The files of compiled code that this node's ranks use and that are there."""
+
+    digest: bytes
+    machine: str
+    files: tuple[CodeFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeMissing(FeatureInput):
+    """What this node lacks of a list. `refused`: why it does not take some of it, or all."""
+
+    digest: bytes
+    files: tuple[CodeFile, ...]
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRead(FeatureInput):
+    """A chunk was read. Without data there is no such file any more."""
+
+    ask: AskCode
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeWritten(FeatureInput):
+    """The file is written up to `end`. `failure`: it is given up, and nothing of it is left."""
+
+    digest: bytes
+    name: str
+    end: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Staged(FeatureInput):
     """The copies of a checkpoint are in memory of their own, or could not be put there: the slots are no longer
     read."""
@@ -341,6 +385,6 @@ DataInput = (
 
 AgentInput = (
     CoordinatorFound | FromCoordinator | CoordinatorLost | FromTrainer | TrainerExited | TrainerActivity | Tick
-    | Stalled | StopAsked | PeersProbed | LeaveAsked | MemorySeen | FeatureInput
+    | Stalled | StopAsked | PeersProbed | LeaveAsked | MemorySeen | RehearsalMeasured | FeatureInput
     | DataInput
 )  # fmt: skip

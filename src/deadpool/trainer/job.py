@@ -308,6 +308,7 @@ class Job:
         session.unwind_watch.stepped(step_s)
         self.step_reports.completed(self.number, step_s, list(self.capturer.costs()))
         session.recording_schedule.step_completed()
+        session.code_watch.step_completed()
         if self.enabled and not (self._audit.at_boundary() or self._audited_step.at_boundary()):
             self.record = self.state.record()
             self._structure_news.tell(self.number)

@@ -21,6 +21,7 @@ from deadpool.protocol.effects import (
     FetchCopy,
     Finish,
     HashSlot,
+    ImportModules,
     KillTrainer,
     LookElsewhere,
     ProbePeers,
@@ -178,6 +179,8 @@ class ScriptedNode:
             case ToTrainer(trainer=name, message=message):
                 if name in self.trainers:
                     self.trainers[name].on_message(message)
+            case ImportModules():
+                pass  # simulated processes import nothing
             case StartTrainer(trainer=name):
                 self.trainers[name] = ScriptedTrainer(name, self)
                 self.trainers[name].send(TrainerHello(trainer=name, pid=1, store=Address(host=self.name, port=1)))

@@ -91,6 +91,21 @@ def _job_size(size: dict[str, Any]) -> Iterator[str]:
         yield f"grown again after it had shrunk: {inexact}"
 
 
+def _rehearsals(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    for node in nodes:
+        known = [each for each in node.get("rehearsed", ()) if each["memory_bytes"]]
+        if node["role"] != "spare" or not known:
+            continue
+        ranks = ", ".join(str(each["rank"]) for each in known)
+        most = max(each["memory_bytes"] for each in known)
+        device = max(each["device_bytes"] for each in known)
+        on_device = f" and {_size(device)} of its device's" if device else ""
+        yield (
+            f"spare {node['node']} has rehearsed rank{'s' if len(known) > 1 else ''} {ranks}; a rehearsal takes up to "
+            f"{_size(most)} of the host's memory{on_device}"
+        )
+
+
 def _warnings(body: dict[str, Any]) -> Iterator[str]:
     from deadpool.events.story import unwritten
 
@@ -107,6 +122,7 @@ def _warnings(body: dict[str, Any]) -> Iterator[str]:
     if not body["spares"]:
         then = "shrinks if it can, or waits for one" if body["size"]["may_shrink"] else "waits for one"
         yield f"[bold]no spare[/bold]: after a loss the job {then}; add it with: {_ADD_SPARE}"
+    yield from _rehearsals(body["nodes"])
     if (drain := body["drain"]) is not None:
         yield f"node {drain['node']} is being drained ({drain['stage']}); its ranks go to node {drain['successor']}"
     for slow in body["stragglers"]:

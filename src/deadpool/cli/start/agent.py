@@ -74,6 +74,7 @@ def agent(
     from deadpool.control.agent.agent import AgentProcess
     from deadpool.control.launch.folder_lock import unusable
     from deadpool.errors import ConfigError
+    from deadpool.host.code_folders import own_variables
     from deadpool.host.private_files import ProcessLock, make_private_folder
     from deadpool.views.metrics.endpoint import check_package
     from deadpool.wire.credentials import read_credentials
@@ -100,6 +101,7 @@ def agent(
     coordinators = addresses(join)
     address = own_address(flags["host"], flags["interface"], coordinators[0])
     _set_environment(flags["interface"], flags["tls"])
+    os.environ.update(own_variables(settings.compiled_folder, node))
 
     def make() -> AgentProcess:
         return AgentProcess(

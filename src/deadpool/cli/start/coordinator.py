@@ -349,6 +349,7 @@ def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorS
         replace_stragglers=config.replace_stragglers,
         adaptive=_adaptive(config),
         without_spare=config.without_spare,
+        compiled_mb=config.compiled_mb,
     )
     for feature in features:
         settings = structs.replace(settings, **feature.settings())

@@ -27,6 +27,7 @@ from deadpool.control.loops import CoreDriver
 from deadpool.control.trainers.health_watch import HealthWatch
 from deadpool.control.trainers.parked_command import ParkedCommand
 from deadpool.control.trainers.process_activity import ActivityWatcher
+from deadpool.control.trainers.process_memory import newly_parked
 from deadpool.control.trainers.processes import TrainerProcesses
 from deadpool.host.child_processes import outlive_parent
 from deadpool.host.private_files import ProcessLock
@@ -36,6 +37,7 @@ from deadpool.protocol.effects import (
     CutStreams,
     Emit,
     Finish,
+    ImportModules,
     KillTrainer,
     LookElsewhere,
     ProbePeers,
@@ -339,6 +341,8 @@ class AgentProcess:
                     self._trainers.mark_seat(name, message.rank, message.cause)
             case StartTrainer(trainer=name):
                 self._trainers.start(name)
+            case ImportModules(modules=modules):
+                self._trainers.import_modules(modules)
             case KillTrainer(trainer=name):
                 self._signal_trainer(name, signal.SIGKILL)
             case TakeLease():
@@ -378,6 +382,8 @@ class AgentProcess:
 
     def _on_health(self, sample: HealthSample) -> None:
         self._feed(HealthSampled(sample=sample))
+        for measured in newly_parked(self._core.trainers, self._trainers.pids()):
+            self._feed(measured)
         if sample.memory_bytes:
             self._feed(MemorySeen(total_bytes=sample.memory_bytes, available_bytes=sample.available_bytes))
 

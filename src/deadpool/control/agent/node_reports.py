@@ -109,6 +109,11 @@ class NodeReports:
             STORAGE_FACT: self._storage.facts(),
             DROPPED_FACT: self._storage.losses(),
             "parked_work": None,
+            "rehearsed": [
+                {"rank": each.rank, "memory_bytes": each.memory_bytes, "device_bytes": each.device_bytes}
+                for each in self._core.trainers.by_name.values()
+                if each.state is TrainerState.PARKED
+            ],
             **{name: fact for part in self._core.features for name, fact in part.facts().items()},
             **self._machine,
         }

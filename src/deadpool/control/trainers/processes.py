@@ -19,6 +19,7 @@ from pathlib import Path
 
 from deadpool.config.environment import (
     AGENT_VARIABLE,
+    CODE_FOLDERS_VARIABLE,
     HOST_VARIABLE,
     JOURNAL_VARIABLE,
     PARKED_STATE_VARIABLE,
@@ -31,6 +32,7 @@ from deadpool.control.trainers.fork_client import answer, request, start_fork_se
 from deadpool.control.trainers.log import TrainerLog
 from deadpool.control.trainers.process_activity import OomWatch
 from deadpool.events.log import SLOW_S, Trouble
+from deadpool.host.code_folders import INDUCTOR_VARIABLE, code_folders
 from deadpool.protocol.identity import Address
 
 _LINE_LIMIT_BYTES = 1 << 20
@@ -77,7 +79,10 @@ class TrainerProcesses:
             HOST_VARIABLE: host,
             JOURNAL_VARIABLE: str(journal_folder(logs)),
             PARKED_STATE_VARIABLE: parked_state,
+            CODE_FOLDERS_VARIABLE: os.pathsep.join(map(str, code_folders(os.environ))),
         }
+        if INDUCTOR_VARIABLE in os.environ:  # the fork server may be older than what this node's user has chosen
+            self._variables[INDUCTOR_VARIABLE] = os.environ[INDUCTOR_VARIABLE]
         self.rendezvous: Address | None = None  # of this node's store, once it listens
         self._running: dict[str, _Running] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -95,6 +100,10 @@ class TrainerProcesses:
         self._running[name] = _Running(loop.create_task(self._forward_output(name, output)))
         request(self._open_fork_server(), "trainer", name, self._script, variables, descriptor=theirs)
         os.close(theirs)
+
+    def import_modules(self, modules: Sequence[str]) -> None:
+        """Has the fork server import these, so that trainers that are started afterwards need not."""
+        request(self._open_fork_server(), "import", list(modules))
 
     def signal(self, name: str, sig: int) -> None:
         if name in self._running and self._fork_server is not None:

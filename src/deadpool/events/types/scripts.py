@@ -156,6 +156,19 @@ EVENTS = (
         fields={"node": "its node", "rank": "the rank that it rehearsed", "trainer": "its name", "reason": "why"},
     ),
     EventType(
+        name="compiled_code_fetched",
+        meaning="A spare has fetched compiled code (torch.compile, Triton) that live ranks use, so that its processes "
+        "do not compile it again.",
+        action="Nothing. `left_out` says what it does not have: a process that needs it compiles it.",
+        fields={
+            "node": "the spare",
+            "source": "the node that has it",
+            "files": "how many files",
+            "bytes": "how much",
+            "left_out": "why some files, or all, were not taken; empty: none was left out",
+        },
+    ),
+    EventType(
         name="dry_step_failed",
         meaning="A rehearsed step raised an error, so the rest of the rehearsal is left out.",
         action="Make the step run without data of other ranks, or accept a slower first step after a loss.",

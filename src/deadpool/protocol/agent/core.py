@@ -27,6 +27,7 @@ from deadpool.protocol.agent.phase import AgentPhase
 from deadpool.protocol.agent.seams import AgentCore
 from deadpool.protocol.agent.state import AgentState
 from deadpool.protocol.agent.trainers.readiness import NodeRecordings
+from deadpool.protocol.agent.trainers.rehearsal_growth import RehearsalGrowth
 from deadpool.protocol.agent.trainers.seating import Seating
 from deadpool.protocol.agent.trainers.trainer_news import TrainerNews
 from deadpool.protocol.agent.trainers.trainers import NodeTrainers
@@ -46,6 +47,7 @@ from deadpool.protocol.inputs import (
     LeaveAsked,
     MemorySeen,
     PeersProbed,
+    RehearsalMeasured,
     Stalled,
     StopAsked,
     Tick,
@@ -67,7 +69,8 @@ class Agent:
         shared: bool = False,
         works: bool = False,
     ) -> None:
-        """A spare node keeps `rehearsals` trainers for each of its seats, so that it can rehearse several ranks.
+        """A spare node keeps `rehearsals` trainers for each of its seats, so that it can rehearse several ranks; 0: as
+        many as memory allows.
         `shared`: its machine may serve other jobs. `works`: there is a command to run while it is parked."""
         self._state = state = AgentState(node, registry.joint_copies())
         self._guard = guard = TermGuard()
@@ -83,7 +86,7 @@ class Agent:
             heartbeats=heartbeats,
             features=features,
             recordings=recordings,
-            rehearsals=rehearsals if spare else 1,
+            rehearsals=max(1, rehearsals) if spare else 1,
             standby=0 if spare else standby,
         )
         self._reachability = ReachedNodes(state)
@@ -110,6 +113,8 @@ class Agent:
             end_watch=self._end_watch,
             features=features,
         )
+        grows = spare and not rehearsals and not shared and not works  # else the memory is for others
+        self._rehearsal_growth = RehearsalGrowth(state, grows=grows)
         self._protection = ProtectionWatch(state)
         self._activity = ActivityWatch(state, unwinding)
         self._data_news = DataNews(state, unwinding=unwinding, seating=seating, heartbeats=heartbeats)
@@ -199,7 +204,11 @@ class Agent:
             case TrainerActivity(trainer=name, activity=activity):
                 self._activity.on_activity(name, activity, now)
             case MemorySeen(total_bytes=total, available_bytes=available):
-                self.copies.growth.on_memory(NodeMemory(total_bytes=total, available_bytes=available))
+                memory = NodeMemory(total_bytes=total, available_bytes=available)
+                self.copies.growth.on_memory(memory)
+                self._rehearsal_growth.on_memory(memory)
+            case RehearsalMeasured(trainer=name, memory_bytes=measured):
+                self._rehearsal_growth.on_measured(name, measured)
             case FeatureInput():
                 for part in self.features:
                     if (plan := part.on_input(input, now)) is not None:

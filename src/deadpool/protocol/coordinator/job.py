@@ -68,6 +68,7 @@ class JobState:
         self._closed: list[Inventory | None] = []  # what members froze at the fence before this one
         self.silent = SilentNodes()
         self.cut_off: set[str] = set()  # nodes that did not reach others: they are seated where no other is left
+        self.last_blamed = ""  # the node that had the last fault
         self.rehearsed_first: list[str] = []  # nodes whose ranks spares rehearse before those of others
         self.held_once_more: set[str] = set()  # nodes whose ranks get a further holder from the next plan on
         self.leave_requests: dict[str, str] = {}  # nodes that were told to end, in this order: why
@@ -289,7 +290,10 @@ class JobState:
 
     @property
     def positions_rehearsed_first(self) -> list[int]:
-        nodes = [self.members[node] for node in self.rehearsed_first if node in self.members]
+        """Returns the positions of nodes that are likelier to be lost than others: of those that look ill, and of the
+        one that had the last fault and has kept its seat."""
+        names = dict.fromkeys((*self.rehearsed_first, self.last_blamed))
+        nodes = [self.members[node] for node in names if node in self.members]
         return [each.position for each in nodes if each.position is not None and not each.leaving]
 
     def newcomers(self) -> list[tuple[Member, int]]:

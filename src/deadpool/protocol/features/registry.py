@@ -13,6 +13,7 @@ from deadpool.protocol.coordinator.recovery.global_plan import SPARES_AWAITED, V
 from deadpool.protocol.coordinator.seams import CoordinatorCore, CoordinatorPart
 from deadpool.protocol.features.adaptation.feature import FEATURE as ADAPTATION
 from deadpool.protocol.features.coding.feature import FEATURE as CODING
+from deadpool.protocol.features.compilation.feature import FEATURE as COMPILATION
 from deadpool.protocol.features.corruption.feature import FEATURE as CORRUPTION
 from deadpool.protocol.features.durable.feature import FEATURE as DURABLE
 from deadpool.protocol.features.feature import Feature
@@ -22,6 +23,7 @@ from deadpool.protocol.features.shrink.feature import FEATURE as SHRINK
 FEATURES: tuple[Feature, ...] = (
     ADAPTATION,
     CODING,
+    COMPILATION,
     CORRUPTION,
     DURABLE,
     LEASES,

@@ -6,15 +6,16 @@ anything else is done with it if that generation is over. There are three conver
     agent -> coordinator    Join TakeoverReport Heartbeat Health Trainers TrainerLost Recording Sealed Missed Stored
                             Encoded Durable FenceAck CopyLost NodePrepared NodeConnected Probed Finished Ended
                             Standing Leave Unavailable Salvaged CheckpointPart CheckpointDone Digested StepDigests
-                            Report
+                            CodeOffered AskCode CodeList CodeChunk Report
     coordinator -> agent    Welcome JoinRefused Alive Recording Fence Rehearse Needed Plan Connect Go Permit Probe
                             Release Stand Proceed CopyLost Salvage WriteCheckpoint FinishCheckpoint AbandonCheckpoint
-                            Audit StepAudit AuditOver Shutdown (each in an Order, which names the term), Injection
+                            Audit StepAudit AuditOver CodeOffered AskCode CodeList CodeChunk Shutdown (each in an
+                            Order, which names the term), Injection
     agent <-> trainer       TrainerHello Settings Recording Rehearse Seat Attach Detach Grant Halt Arriving Restore
                             Connect Go Final Reschedule Stand Proceed Release Ping End Injection Audit StepAudit
                             AuditOver Declare Captured Missed Parked Halted Prepared Connected Stepped Paused Waits
                             Standing Finished GroupsDestroyed Exits Pong Report Failed DeviceLost Hung Injected
-                            UsesShares Digested StepDigests
+                            UsesShares UsesCode Digested StepDigests
 
 Each file holds what both sides say about one subject, with the values inside those messages:
 
@@ -31,6 +32,7 @@ Each file holds what both sides say about one subject, with the values inside th
     drains              a node leaves on purpose
     audits              a recovery is played on purpose, and what is computed again is compared
     step_audits         one step is computed twice, and each rank compares what it computed
+    compiled_code       what live ranks have compiled comes to spares
     leases              a spare's machine may serve several jobs
     checkpoints         committed versions on disk or in an object store
     ending              the job is complete, or cannot go on
@@ -60,6 +62,15 @@ from deadpool.protocol.messages.commands import (
     PoolJob,
     PoolNotice,
     Report,
+)
+from deadpool.protocol.messages.compiled_code import (
+    CHUNK_BYTES,
+    AskCode,
+    CodeChunk,
+    CodeFile,
+    CodeList,
+    CodeOffered,
+    UsesCode,
 )
 from deadpool.protocol.messages.copies import (
     AbandonCheckpoint,
@@ -169,14 +180,15 @@ from deadpool.protocol.messages.trainer_processes import (
 )
 
 ALL: tuple[type[Message], ...] = (
-    AbandonCheckpoint, Alive, Answer, Arriving, Ask, Assignment, Attach, Audit, AuditOver, Captured, CheckpointDone,
-    CheckpointPart, Connect, Connected, Declare, Detach, DeviceLost, Digested, Disconnecting, Durable, Encoded, End,
-    Ended, Examine, Examined, Exits, Facts, Failed, Fence, FenceAck, Final, FinishCheckpoint, Finished, Go, Grant,
-    GroupsDestroyed, Halt, Halted, Health, Heartbeat, MachineState, Hung, Injected, Injection, Join, JoinRefused, Leave,
-    Missed, Needed, NodeConnected, NodePrepared, Order, Parked, Paused, Permit, Ping, Plan, Pong, PoolNotice, Prepared,
-    Probe, Probed, Proceed, Recording, Rehearse, Release, Report, Reschedule, Restore, Salvage, Salvaged, Sealed, Seat,
-    Settings, Shutdown, CopyLost, Stand, Standing, StepAudit, StepDigests, Stepped, Stored, TakeoverReport,
-    TrainerHello, TrainerLost, Trainers, Unavailable, UsesShares, Waits, Welcome, WriteCheckpoint,
+    AbandonCheckpoint, Alive, Answer, Arriving, Ask, AskCode, Assignment, Attach, Audit, AuditOver, Captured,
+    CheckpointDone, CheckpointPart, CodeChunk, CodeList, CodeOffered, Connect, Connected, Declare, Detach, DeviceLost,
+    Digested, Disconnecting, Durable, Encoded, End, Ended, Examine, Examined, Exits, Facts, Failed, Fence, FenceAck,
+    Final, FinishCheckpoint, Finished, Go, Grant, GroupsDestroyed, Halt, Halted, Health, Heartbeat, MachineState, Hung,
+    Injected, Injection, Join, JoinRefused, Leave, Missed, Needed, NodeConnected, NodePrepared, Order, Parked, Paused,
+    Permit, Ping, Plan, Pong, PoolNotice, Prepared, Probe, Probed, Proceed, Recording, Rehearse, Release, Report,
+    Reschedule, Restore, Salvage, Salvaged, Sealed, Seat, Settings, Shutdown, CopyLost, Stand, Standing, StepAudit,
+    StepDigests, Stepped, Stored, TakeoverReport, TrainerHello, TrainerLost, Trainers, Unavailable, UsesCode,
+    UsesShares, Waits, Welcome, WriteCheckpoint,
 )  # fmt: skip
 """What may be sent. Nothing else is made of received bytes, but for the values that these declare as fields."""
 
@@ -184,14 +196,14 @@ AgentMessage = (
     Heartbeat | Sealed | Stored | FenceAck | NodePrepared | NodeConnected | Join | TakeoverReport | Disconnecting
     | Health | Trainers | TrainerLost | Recording | Missed | Encoded | Durable | CopyLost | Probed | Finished | Ended
     | Standing | Leave | Unavailable | Salvaged | CheckpointPart | CheckpointDone | Digested | StepDigests
-    | Report
+    | CodeOffered | AskCode | CodeList | CodeChunk | Report
 )  # fmt: skip
 """What an agent tells the core of a coordinator."""
 
 TrainerMessage = (
     TrainerHello | Recording | Declare | Captured | Missed | Parked | Halted | Prepared | Connected | Stepped | Paused
     | Waits | Standing | Finished | GroupsDestroyed | Exits | Pong | Report | Failed | DeviceLost | Hung | UsesShares
-    | Digested | StepDigests | CopyLost | Durable
+    | Digested | StepDigests | CopyLost | Durable | UsesCode
 )  # fmt: skip
 """What a trainer tells the core of its agent."""
 
@@ -215,6 +227,7 @@ def is_from_trainer(message: Message) -> TypeGuard[TrainerMessage]:
 
 __all__ = [
     "ALL",
+    "CHUNK_BYTES",
     "WAITS_FOR_DATA",
     "WAITS_FOR_PEERS",
     "AbandonCheckpoint",
@@ -223,6 +236,7 @@ __all__ = [
     "Answer",
     "Arriving",
     "Ask",
+    "AskCode",
     "Assignment",
     "Attach",
     "Audit",
@@ -232,6 +246,10 @@ __all__ = [
     "Captured",
     "CheckpointDone",
     "CheckpointPart",
+    "CodeChunk",
+    "CodeFile",
+    "CodeList",
+    "CodeOffered",
     "Connect",
     "Connected",
     "Copy",
@@ -330,6 +348,7 @@ __all__ = [
     "TrainerMessage",
     "Trainers",
     "Unavailable",
+    "UsesCode",
     "UsesShares",
     "Waits",
     "Welcome",

@@ -41,6 +41,7 @@ class Settings(Message, frozen=True, kw_only=True):
     audit_every: int = 0  # so many steps lie between two that are computed twice and compared; 0: none is
     audit_spares_every: int = 0  # so many of these audits lie between two with a spare as the judge; 0: none has one
     audit: bool = False  # a recovery is played once, early, and what is computed again is compared
+    compiled_mb: int = 0  # of compiled code that a spare takes from other nodes, at most; 0: none
     without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30, carried ranks)
 
 

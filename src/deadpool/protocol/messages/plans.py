@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from deadpool.protocol.identity import Address, Generation, Message, Value, Version
 from deadpool.protocol.inventory_batches import Copy, Inventory, Live
+from deadpool.protocol.messages.compiled_code import AskCode, CodeChunk, CodeList, CodeOffered
 from deadpool.protocol.messages.copies import AbandonCheckpoint, CopyLost, FinishCheckpoint, Permit, WriteCheckpoint
 from deadpool.protocol.messages.ending import Proceed, Release, Salvage, Shutdown, Stand
 from deadpool.protocol.messages.joining import JoinRefused, Needed, Probe, Welcome
@@ -147,7 +148,7 @@ class FenceAck(Message, frozen=True, kw_only=True):
 OrderMessage = (
     Welcome | JoinRefused | Alive | Recording | Rehearse | Needed | Fence | Plan | Connect | Go | Permit | Release
     | CopyLost | Salvage | Shutdown | Stand | Proceed | Probe | WriteCheckpoint | FinishCheckpoint | AbandonCheckpoint
-    | Audit | StepAudit | AuditOver
+    | Audit | StepAudit | AuditOver | CodeOffered | AskCode | CodeList | CodeChunk
 )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class Parked(Message, frozen=True, kw_only=True):
 
     rank: int
     geometry: Geometry
+    device_bytes: int = 0  # of a device's memory, that this process has taken
 
 
 PartKind = Literal[

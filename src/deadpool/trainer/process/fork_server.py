@@ -6,6 +6,7 @@ Requests and answers are single msgpack packets on the socket that came as the f
 
     -> trainer [name, arguments, variables] + descriptor of its output     <- started [name, pid], exited [name, code]
     -> signal  [name, number]
+    -> import  [modules]: trainers that are started later find them imported
     -> fork_server [process group, environment, folder] + descriptor of its socket: one more fork server, for a node
 
     <- ready [], failed [reason]: once, when everything is imported or something cannot be
@@ -45,6 +46,7 @@ class TrainerForkServer:
         self._link = link
         self._loop = ForkLoop(link, self._on_request, self._on_exit)
         self._names: dict[int, str] = {}  # of trainers, by process
+        self._trials: dict[int, list[str]] = {}  # modules, by the process that tries to import them
 
     def serve(self) -> None:
         """Returns when the other end of the socket is closed."""
@@ -62,6 +64,8 @@ class TrainerForkServer:
                 self._start_trainer(name, descriptors[0], arguments, variables)
             case ["signal", name, number]:
                 self._signal(name, number)
+            case ["import", modules]:
+                self._trials[self._loop.fork(lambda: _try_imports(modules))] = modules
             case ["fork_server", group, environment, folder]:
                 self._loop.fork(
                     lambda: _run_fork_server(self._link, descriptors[0], group, environment, folder), end_signal=None
@@ -84,6 +88,8 @@ class TrainerForkServer:
     def _on_exit(self, pid: int, code: int) -> None:
         if pid in self._names:
             self._answer("exited", self._names.pop(pid), code)
+        elif code == 0:
+            _import_for_good(self._trials.pop(pid, []))
 
     def _answer(self, *answer: Any) -> None:
         with contextlib.suppress(OSError):  # the other end is closed: serve() will notice
@@ -161,6 +167,23 @@ def _import_trainer() -> str | None:
     except (ImportError, AttributeError) as error:
         return torch_check.import_problem(error)
     return None
+
+
+def _try_imports(modules: list[str]) -> None:
+    """What a module leaves behind cannot be taken back, so a child tries it first. A child that ends well proves that
+    there are neither threads nor a device in use afterwards."""
+    for module in modules:
+        importlib.import_module(module)
+    if threading.active_count() > 1 or torch.cuda.is_initialized():
+        raise SystemExit(1)
+
+
+def _import_for_good(modules: list[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+    if modules:
+        gc.collect()
+        gc.freeze()
 
 
 def _is_absent(package: str) -> bool:

@@ -188,6 +188,7 @@ def _run_to_exit(session: Session, command: list[str]) -> int:
     """Many scripts end with sys.exit(main()), which is no error if the code is 0 or None."""
     first_start.set_environment_for(session.playing)
     session.file_guard.begin(command)
+    session.code_watch.begin()
     session.served_stores.begin()
     try:
         with forked_child.ending_like_python():

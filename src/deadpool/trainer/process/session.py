@@ -65,6 +65,7 @@ from deadpool.trainer.guards.distributed_objects import ServedStores
 from deadpool.trainer.guards.file_guard import FileGuard
 from deadpool.trainer.guards.guard import Findings
 from deadpool.trainer.process import environment, forked_child, torch_check
+from deadpool.trainer.process.code_watch import CodeWatch
 from deadpool.trainer.process.injected_fault import InjectionTriggers
 from deadpool.trainer.process.rendezvous import RendezvousStore
 from deadpool.trainer.recovery.collective_recording import RecordingSchedule
@@ -106,6 +107,7 @@ class Session:
         self.registrar = Registrar(self.emit)
         self.findings = Findings(self)
         self.file_guard = FileGuard(self)
+        self.code_watch = CodeWatch(self)
         self.served_stores = ServedStores(self.findings)
 
     def end_preparation(self) -> None:

@@ -75,7 +75,8 @@ def run(job: Job) -> Iterator[DryStep]:
     yield from _dry_steps(job, rehearsed)
     if isinstance(session.role, Rehearse):
         session.groups.warm_up()
-        session.send(Parked(rank=rank, geometry=job.state.measure()))
+        taken = torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0
+        session.send(Parked(rank=rank, geometry=job.state.measure(), device_bytes=taken))
         session.emit("rehearsed")
     freed = free_if_wanted(job) if isinstance(session.role, Rehearse) else None
     while True:

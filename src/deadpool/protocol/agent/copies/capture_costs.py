@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from deadpool.protocol.causes import Miss
@@ -58,7 +59,7 @@ class OverheadMeter:
         self._after: list[float] = []
 
     def reschedule(self, schedule: Schedule) -> None:
-        if schedule.every != self._schedule.every or schedule.left_out_of != self._schedule.left_out_of:
+        if schedule.every != self._schedule.every:
             self._differences.clear()
         self._schedule = schedule
         self.interrupt()
@@ -117,6 +118,10 @@ WAITS = 16
 """Waits for captures whose mean is reported, with how uncertain it is."""
 ENOUGH = 3
 """Fewer measurements than this are not reported: one slow copy is no reason to change anything."""
+CERTAIN = 5
+"""Fewer measurements than this say nothing certain of the median."""
+_ERRORS_OF_FEW = {3: 4.3, 4: 3.2, 5: 2.8, 6: 2.6, 7: 2.4, 8: 2.4, 9: 2.3, 10: 2.3, 11: 2.2, 12: 2.2}
+"""Student's quantiles: the spread of a few measurements is itself a guess."""
 PENDING_AT_MOST = 64
 """Versions whose commit is still expected; older ones were missed."""
 
@@ -167,10 +172,11 @@ class CaptureCosts:
             meter.interrupt()
 
     def begin(self, schedule: Schedule) -> None:
+        is_another = schedule.every != self._schedule.every
         self._schedule = schedule
         for meter in self._meters.values():
             meter.reschedule(schedule)
-        for costs in self.ranks.values():
+        for costs in self.ranks.values() if is_another else ():
             costs.begin()
 
     def on_stepped(self, rank: int, news: Stepped, now: float) -> None:
@@ -221,8 +227,10 @@ class CaptureCosts:
                 stall_s=statistics.fmean(costs.stall_s) if len(costs.stall_s) >= ENOUGH else None,
                 commit_s=_typical(costs.commit_s),
                 overhead=self._meter(rank).overhead(),
-                send_s=max((s for each in costs.send_s.values() if (s := _typical(each)) is not None), default=None),
+                send_s=_slowest(map(_typical, costs.send_s.values())),
                 stall_error_s=_error(costs.stall_s),
+                commit_least_s=_at_least(costs.commit_s),
+                send_least_s=_slowest(map(_at_least, costs.send_s.values())),
             )
             for rank, costs in self.ranks.items()
             if costs.step_s
@@ -233,5 +241,21 @@ def _typical(measured: deque[float]) -> float | None:
     return statistics.median(measured) if len(measured) >= ENOUGH else None
 
 
+def _slowest(of_holders: Iterable[float | None]) -> float | None:
+    return max((each for each in of_holders if each is not None), default=None)
+
+
+def _at_least(measured: deque[float]) -> float | None:
+    """What the median is surely not below, as far as so few can tell: of five or more the smallest, of eight the
+    second. Of fewer nothing is certain: the first versions of a job are slow, as connections are made and memory is
+    touched."""
+    if len(measured) < ENOUGH:
+        return None
+    return sorted(measured)[len(measured) // WINDOW] if len(measured) >= CERTAIN else 0.0
+
+
 def _error(measured: deque[float]) -> float:
-    return _ERRORS * statistics.stdev(measured) / math.sqrt(len(measured)) if len(measured) >= ENOUGH else 0.0
+    count = len(measured)
+    if count < ENOUGH:
+        return 0.0
+    return _ERRORS_OF_FEW.get(count, _ERRORS) * statistics.stdev(measured) / math.sqrt(count)

@@ -136,7 +136,8 @@ def _figures(costs: CaptureCostReport) -> tuple[float | None, ...]:
     share, error = (costs.overhead.share, costs.overhead.error) if costs.overhead is not None else (None, None)
     in_errors = None if share is None or error is None else float(round(share / max(error, 1e-9)))
     waits = (costs.stall_s, costs.stall_error_s)
-    return (costs.every, costs.step_s, *waits, costs.commit_s, costs.send_s, in_errors, error)
+    commits, sends = (costs.commit_s, costs.commit_least_s), (costs.send_s, costs.send_least_s)
+    return (costs.every, costs.step_s, *waits, *commits, *sends, in_errors, error)
 
 
 class Heartbeats:

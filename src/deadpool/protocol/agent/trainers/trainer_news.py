@@ -87,9 +87,9 @@ class TrainerNews:
                 self._trainers.tell(trainer, self._state.settings)
                 self._on_ready(trainer)
                 self._state.report_trainers()
-            case Parked(rank=rank, geometry=geometry):
+            case Parked(rank=rank, geometry=geometry, device_bytes=device_bytes):
                 if trainer.state is TrainerState.REHEARSING and rank == trainer.rank:
-                    trainer.state = TrainerState.PARKED
+                    trainer.state, trainer.device_bytes = TrainerState.PARKED, device_bytes
                     self._copies.reserve(rank, geometry)
                     self._state.report_trainers()
             case Failed(error=error, unfit=True):

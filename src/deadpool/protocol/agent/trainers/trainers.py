@@ -56,6 +56,8 @@ class Trainer:
     activity: Activity = Activity.ACTIVE
     activity_changed: float = 0.0
     activity_since: float = 0.0
+    memory_bytes: int = 0  # that a parked one takes of the host's memory for itself; 0: not measured yet
+    device_bytes: int = 0  # that it has taken of a device's
     attached: set[int] = field(default_factory=set)  # segments whose descriptor it has
     further_ranks: tuple[int, ...] = ()  # without a process of their own: it does their work too
     shares: Shares | None = None  # once its script has asked for its shares of a step

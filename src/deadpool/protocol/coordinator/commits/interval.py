@@ -23,7 +23,7 @@ from deadpool.protocol.coordinator.commits.commits import Commits
 from deadpool.protocol.coordinator.commits.interval_needs import REMEDIES, Need, SlotRoom
 from deadpool.protocol.coordinator.job import JobState
 from deadpool.protocol.coordinator.membership.members import Member
-from deadpool.protocol.identity import Schedule
+from deadpool.protocol.identity import LEFT_OUT, LEFT_OUT_OF, LEFT_OUT_RARELY, Schedule
 from deadpool.protocol.messages import CaptureCostReport, Missed, Overhead, SlotReport
 from deadpool.protocol.permits import MAX_EVERY
 
@@ -41,6 +41,8 @@ ROOM_COMMITS_MEASURED_MAX = 8192
 MISSES = 3
 """The number of versions missed in a row, for want of a slot or of time, that widens the interval. Where ranks miss
 different versions nothing is committed, so no commit time is measured that could widen it."""
+KNOWN = 32
+"""The number of comparisons of steps after which captures are left out rarely, where they cost what they may."""
 UNKNOWN_SLOTS = 3
 """The number of slots before nodes have told how many they have."""
 LEAD_STEPS = 3
@@ -98,10 +100,11 @@ class IntervalChooser:
         return interval_needs.slot_room(self.slots, self._slots or UNKNOWN_SLOTS)
 
     def _may_grow(self, rank: int) -> bool:
-        """Whether the node of this rank gets further slots for it: it has missed a version for want of one."""
+        """Whether the node of this rank gets further slots for it: it has missed a version for want of one. A node that
+        has not told yet how many there can be, as after each recovery, may."""
         nodes, layout = self._commits.ledger.nodes, self._commits.layout
         report = self.slots.get(nodes[layout.position_of(rank)]) if nodes else None
-        return report is not None and report.least < report.at_most
+        return not self._slots if report is None else report.least < report.at_most
 
     def on_missed(self, missed: Missed) -> None:
         if not self._commits.timetable.newest.captures(missed.number):
@@ -124,6 +127,16 @@ class IntervalChooser:
             return self._widen(Need(steps=2 * self.every, cause=Widening.MISSED, reason=told))
         return self._narrow()
 
+    def choose_left_out(self) -> int | None:
+        """Of how many captures some are left out to compare steps: rarely, once it is certain that captures cost no
+        more than they may, since a loss beside one that is left out repeats more steps. None: as now."""
+        now, known = self._commits.timetable.newest.left_out_of, self.overhead
+        if known is None or self.every not in LEFT_OUT:
+            return None
+        if now == LEFT_OUT_OF and known.count >= KNOWN and known.at_most <= self._budget:
+            return LEFT_OUT_RARELY
+        return LEFT_OUT_OF if now == LEFT_OUT_RARELY and known.share > self._budget else None
+
     @property
     def overhead(self) -> Overhead | None:
         """Measured in the running job."""
@@ -133,7 +146,8 @@ class IntervalChooser:
         """What is certain to be needed: by the budget, or by the slots."""
         costs = tuple(self.costs.values())
         by_cost = interval_needs.by_cost(costs, every=self.every, budget=self._budget)
-        by_slots = interval_needs.by_slots(costs, every=self.every, room=self.slot_room)
+        surely = tuple(each.surely for each in costs)
+        by_slots = interval_needs.by_slots(surely, every=self.every, room=self.slot_room)
         return by_cost if by_cost.steps > by_slots.steps else by_slots
 
     def _widen(self, need: Need) -> IntervalChange | None:
@@ -195,14 +209,20 @@ class IntervalController:
             return
         step_s = min((costs.step_s for costs in self._chooser.costs.values()), default=0.0)
         change = self._chooser.choose()
-        if change is None:
+        left_out_of = self._chooser.choose_left_out() if change is None else None
+        if change is None and left_out_of is None:
             return
         start = max(self._first_beyond_reach(seated, step_s, now), self._commits.permit.keep_from)
+        if change is None:
+            assert left_out_of is not None
+            self._commits.reschedule(Schedule(every=self._chooser.every, start=start, left_out_of=left_out_of))
+            return
         cause = change.cause.value if change.cause is not None else None
         detail: dict[str, Any] = {"every": change.every, "from": start, "reason": change.reason, "widened_by": cause}
         self._job.out.emit("capture_interval", **detail)
         self._say_once(change)
-        left_out_of = self._commits.timetable.newest.left_out_of
+        before = self._commits.timetable.newest.left_out_of
+        left_out_of = LEFT_OUT_OF if before == LEFT_OUT_RARELY else before  # what another interval costs is not known
         self._commits.reschedule(Schedule(every=change.every, start=start, left_out_of=left_out_of))
 
     def _say_once(self, change: IntervalChange) -> None:

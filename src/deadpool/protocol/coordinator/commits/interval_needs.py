@@ -12,7 +12,9 @@ Two things are measured of the cost. How long the optimizer waits for copies is 
 uncertain the mean is. What protection costs in all, with the memory and the processors that it takes from the script,
 is known after hundreds of steps, by comparing steps with and without a copy (`agent/copies/capture_costs.py`); this
 is what status shows. Waits count as far as that measurement does not contradict them. Only what is certain widens an
-interval: the lower ends of both.
+interval: the lower ends of both, and of the times to the commit and to the holders. A comparison that is looked at
+with every heartbeat would sooner or later leave its interval of 95 % by chance, so it has to be more certain than what
+status shows.
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ def by_cost(costs: Iterable[CaptureCostReport], *, every: int, budget: float) ->
     waits = _wait_share(slowest) / every if slowest is not None else None
     whole = measured(costs) if every in LEFT_OUT else None
     limit = f"more than {percent(budget)}"
-    if whole is not None and (waits is None or waits < whole.at_least):
-        told = f"steps beside a copy take {percent(whole.at_least)} longer at least, {limit}"
-        return Need(steps=whole.at_least * every / budget, cause=Widening.COST, reason=told)
+    if whole is not None and (waits is None or waits < whole.surely):
+        told = f"steps beside a copy take {percent(whole.surely)} longer at least, {limit}"
+        return Need(steps=whole.surely * every / budget, cause=Widening.COST, reason=told)
     if slowest is None or waits is None:
         return Need()
     if whole is not None and waits > whole.at_most:

@@ -40,6 +40,7 @@ class ObservedFault:
 
 class FaultHistory:
     def __init__(self, job: JobState, rehearsals: Rehearsals) -> None:
+        self._job = job
         self.quarantine = Quarantine(job, rehearsals)
         self.retries = RetryLimit(job.commits)
         self.rates = FailureRates()
@@ -48,10 +49,12 @@ class FaultHistory:
         """A node that could not help it, since its machine serves another job or no source gave it a snapshot, is not
         blamed."""
         if fault.blamed is not None:
+            self._job.last_blamed = fault.blamed
             self.rates.note(fault.blamed, fault.rack, fault.kind, now)
             self.quarantine.blame(fault.blamed, fault.reason, now, at_once=fault.convicted)
 
     def blame_hung_rank(self, node: str, rack: str | None, rank: int, found: str, now: float) -> None:
+        self._job.last_blamed = node
         self.retries.name_hung_rank(node, rank, found)
         self.rates.note(node, rack, FaultKind.HANG, now)
         self.quarantine.blame(node, f"rank {rank} hung: {found}", now)

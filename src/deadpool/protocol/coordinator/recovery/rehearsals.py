@@ -7,6 +7,8 @@ of a rank when it first rehearses or seats that rank, and again whenever the rec
 from __future__ import annotations
 
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from deadpool.protocol.coordinator.job import JobState
@@ -136,29 +138,49 @@ class RecordingCache:
 def assignments(
     members: list[Member], layout: Layout, urgent: Sequence[int] = ()
 ) -> Iterator[tuple[Member, Assignment]]:
-    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks. An urgent
-    position that no spare would rehearse in turn is rehearsed by the first spare that rehearses no other urgent
-    one."""
-    order = far_apart(layout.positions)
+    """Spare nodes rehearse different positions; a standby on a seated node rehearses that node's own ranks."""
     spares = [each for each in members if each.position is None and not (each.quarantined or each.leaving)]
-    in_turn = sum(max(1, len(each.trainers) // layout.per_node) for each in spares)
-    waiting = [position for position in urgent if position not in order[:in_turn]]
-    first = 0
+    chosen = _positions_of(spares, layout, urgent)
     for member in members:
-        if member.position is None and (member.quarantined or member.leaving):
-            continue  # it will get no rank
         if member.position is not None:
             yield member, assign(member, list(layout.ranks_at(member.position)), repeat=True)
-            continue
-        sets = max(1, len(member.trainers) // layout.per_node)
-        positions = [order[(first + i) % layout.positions] for i in range(sets)]
-        first += sets
-        if waiting and positions[-1] not in urgent:
-            positions = [*positions[:-1], waiting.pop(0)]
-        reserved = member.reserved_position
+        elif member.node in chosen:  # else it will get no rank
+            ranks = [rank for position in chosen[member.node] for rank in layout.ranks_at(position)]
+            yield member, assign(member, ranks)
+
+
+def _positions_of(spares: list[Member], layout: Layout, urgent: Sequence[int]) -> dict[str, list[int]]:
+    """A spare goes on with what it rehearses, unless another one before it does so too: to begin anew takes time in
+    which nothing is rehearsed. Further positions come in turn. An urgent position that none would rehearse is rehearsed
+    by the first spare that rehearses no other urgent one."""
+    order = far_apart(layout.positions)
+    count = {each.node: min(layout.positions, max(1, len(each.trainers) // layout.per_node)) for each in spares}
+    chosen: dict[str, list[int]] = {}
+    covered: set[int] = set()
+    for spare in spares:
+        kept = [each for each in _rehearsed_by(spare, layout) if each not in covered]
+        chosen[spare.node] = kept[: count[spare.node]]
+        covered.update(chosen[spare.node])
+    in_turn = itertools.chain([each for each in order if each not in covered], itertools.cycle(order))
+    for spare in spares:
+        own = chosen[spare.node]
+        while len(own) < count[spare.node]:
+            own += [position] if (position := next(in_turn)) not in own else []
+    waiting = [each for each in urgent if not any(each in own for own in chosen.values())]
+    for spare in spares:
+        own = chosen[spare.node]
+        if waiting and own[-1] not in urgent:
+            own[-1] = waiting.pop(0)
+        reserved = spare.reserved_position
         if reserved is not None:
-            positions = [reserved, *(p for p in positions if p != reserved)][:sets]
-        yield member, assign(member, [rank for position in positions for rank in layout.ranks_at(position)])
+            own[:] = [reserved, *(each for each in own if each != reserved)][: len(own)]
+    return chosen
+
+
+def _rehearsed_by(member: Member, layout: Layout) -> list[int]:
+    """The positions of which it rehearses ranks, those with the most first."""
+    ranks = [t.rank for t in member.trainers if t.rank is not None and t.state in _REHEARSING]
+    return [position for position, _ in Counter(map(layout.position_of, ranks)).most_common()]
 
 
 @functools.cache

@@ -1,0 +1,1 @@
+"""Spares have the compiled code of the live ranks, so that none of their processes compiles it again."""
