@@ -13,7 +13,8 @@ from typing import Any
 from lightning.pytorch.loops import fit_loop as loop_of_fit
 from torch.utils.data import DataLoader
 
-from deadpool.errors import ConfigError
+from deadpool.integrations.lightning.refusals import LightningRefusal
+from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.data.position import DataPosition
 
 
@@ -42,9 +43,10 @@ class LightningData:
         self._loop, loaders = fit_loop, fit_loop._combined_loader.flattened
         for loader in loaders:
             if not isinstance(loader, DataLoader) or type(loader)._get_iterator is not DataLoader._get_iterator:
-                raise ConfigError(
+                raise Refused(
+                    LightningRefusal.OTHER_LOADER,
                     f"the training data: a {type(loader).__name__} cannot be protected with lightning.Trainer: use "
-                    "torch's DataLoader, whose position is known"
+                    "torch's DataLoader, whose position is known",
                 )
         names = ["data"] if len(loaders) == 1 else [f"data {index}" for index in range(len(loaders))]
         self._positions = [
@@ -53,13 +55,6 @@ class LightningData:
         ]
         for position in self._positions:
             position.ahead = self._ahead
-
-    def require_supported(self) -> None:
-        if len(self._positions) > 1 or self._loop._data_fetcher.length is None:
-            raise ConfigError(
-                "an IterableDataset without a length, and several training loaders, cannot be protected with "
-                "lightning.Trainer yet: no fault was tried with them; give the dataset a length, or write the loop"
-            )
 
     def _ahead(self) -> int:
         """Returns how many batches were read that no step has used."""

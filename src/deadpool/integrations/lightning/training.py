@@ -21,9 +21,10 @@ from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.trainer import call
 
-from deadpool.errors import ConfigError
 from deadpool.integrations.lightning.data import LightningData
 from deadpool.integrations.lightning.loop_state import LoopState
+from deadpool.integrations.lightning.refusals import LightningRefusal
+from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
@@ -98,14 +99,19 @@ _NO_END = 1 << 40
 
 
 class Training:
-    def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None, returned: LibraryJob) -> None:
-        self._trainer, self.objects = trainer, dict[str, Any](objects)
+    def __init__(
+        self, trainer: Any, objects: dict[str, object], quiet: Quiet | None, returned: LibraryJob, *, force: bool
+    ) -> None:
+        self._trainer, self.objects, self.force = trainer, dict[str, Any](objects), force
         self._returned = returned
         self._quiet = quiet  # until this process is no spare any more
         self.job: Job | None = None
         self._loop: StepLoop
         self._position: LoopState
         self.data = LightningData()
+        self.was_entered = True
+        """Lightning's loops were entered, and no step has begun since: the next batch begins one, also where a
+        checkpoint was written in the middle of accumulated batches."""
 
     def ignore_checkpoint(self) -> None:
         """A process that takes part later gets its state from the others. A checkpoint that it finds may be newer than
@@ -128,6 +134,7 @@ class Training:
             if self._position.was_loaded:
                 raise Moved
         self._loop.next_step()
+        self.was_entered = False
 
     def _begin(self) -> None:
         trainer, joined = self._trainer, join()
@@ -147,7 +154,7 @@ class Training:
 
     def run(self, fit_loop: Any) -> None:
         if self.job is not None:
-            raise ConfigError("fit() was called a second time: a job has one loop")
+            raise Refused(LightningRefusal.CALLED_TWICE, "fit() was called a second time: a job has one loop")
         is_again = False
         while True:
             try:
@@ -187,7 +194,7 @@ class Training:
         fetcher.fetched += fit_loop.epoch_loop.batch_progress.current.ready
         self._go_live()
         restore_rng(rng)
-        self._position.was_loaded = False
+        self._position.was_loaded, self.was_entered = False, True
 
     def _go_live(self) -> None:
         """What callbacks do when training begins, they do now. It does not change what was loaded."""

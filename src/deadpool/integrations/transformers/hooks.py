@@ -9,10 +9,11 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from deadpool.errors import ConfigError
+from deadpool.integrations.accelerate.data import require_supported_loader
 from deadpool.integrations.library_check import is_protected_job
-from deadpool.integrations.transformers.data import require_supported_loader
+from deadpool.integrations.refusals import Refused
 from deadpool.integrations.transformers.generation import QuietCallbacks
+from deadpool.integrations.transformers.refusals import TrainerRefusal
 from deadpool.integrations.transformers.relies_on import LIBRARIES
 from deadpool.integrations.transformers.training import RESUMED, Training, require_supported
 from deadpool.trainer import current
@@ -30,7 +31,7 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
-        raise ConfigError("protect() was called twice for this trainer")
+        raise Refused(TrainerRefusal.CALLED_TWICE, "protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
         return UnprotectedLibraryJob(_LOOP)
     require_supported(trainer, objects, force=force)
@@ -43,15 +44,18 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     return job
 
 
+def checkpoint_to_begin_with(asked_for: Any) -> Any:
+    """None in a process that takes part later: it gets its state from the others. A checkpoint that it finds may be
+    newer than the one that the job began with, or half written."""
+    assert current.session is not None
+    return None if current.session.groups.detached else asked_for
+
+
 class ProtectedTrainer(Trainer):  # type: ignore[misc]
     _deadpool: Training
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """A process that takes part later gets its state from the others. A checkpoint that it finds may be newer than
-        the one that the job began with, or half written."""
-        assert current.session is not None
-        is_late = current.session.groups.detached
-        return super().train(None if is_late else resume_from_checkpoint, *args, **kwargs)
+        return super().train(checkpoint_to_begin_with(resume_from_checkpoint), *args, **kwargs)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
