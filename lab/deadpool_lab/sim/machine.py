@@ -307,8 +307,6 @@ class Machine:
                     self.world.checkers.check_lease(self)
                 if name in self.processes:
                     self.processes[name].inbox.send(message)
-            case ImportModules():
-                pass  # simulated processes import nothing
             case StartTrainer(trainer=name):
                 self.processes[name] = Process(self, name, self.world.next_number())
                 self.processes[name].start()
@@ -357,8 +355,8 @@ class Machine:
             case WriteOut(copies=copies):
                 ranks = tuple(copy.seal.rank for _, copy in copies)
                 self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
-            case EndWriter():
-                pass  # a simulated write ends by itself
+            case EndWriter() | ImportModules():
+                pass  # a simulated write ends by itself, and a simulated process imports nothing
             case FeatureEffect():
                 raise AssertionError(f"no simulated node does {effect}")
             case _ as never:
