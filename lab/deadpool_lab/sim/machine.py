@@ -320,8 +320,8 @@ class Machine:
                 self.die()
             case ProbePeers():
                 self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
-            case StartParkedWork() | StopParkedWork():
-                raise AssertionError("no simulated node has work while it is parked")
+            case StartParkedWork() | StopParkedWork() | ImportModules():
+                raise AssertionError("no simulated node has work while it is parked, or compiled code")
             case _:
                 self._perform_on_memory(effect)
 
@@ -355,8 +355,8 @@ class Machine:
             case WriteOut(copies=copies):
                 ranks = tuple(copy.seal.rank for _, copy in copies)
                 self.world.after(1.0, lambda: self.feed(WrittenOut(ranks=ranks, folder=self.name)))
-            case EndWriter() | ImportModules():
-                pass  # a simulated write ends by itself, and a simulated process imports nothing
+            case EndWriter():
+                pass  # a simulated write ends by itself
             case FeatureEffect():
                 raise AssertionError(f"no simulated node does {effect}")
             case _ as never:
