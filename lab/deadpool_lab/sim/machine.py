@@ -307,8 +307,6 @@ class Machine:
                     self.world.checkers.check_lease(self)
                 if name in self.processes:
                     self.processes[name].inbox.send(message)
-            case ImportModules():
-                pass  # simulated processes import nothing
             case StartTrainer(trainer=name):
                 self.processes[name] = Process(self, name, self.world.next_number())
                 self.processes[name].start()
@@ -322,8 +320,8 @@ class Machine:
                 self.die()
             case ProbePeers():
                 self.world.after(PROBE_S, lambda: self.feed(self._probed(effect)))
-            case StartParkedWork() | StopParkedWork():
-                raise AssertionError("no simulated node has work while it is parked")
+            case StartParkedWork() | StopParkedWork() | ImportModules():
+                raise AssertionError("no simulated node has work while it is parked, or compiled code")
             case _:
                 self._perform_on_memory(effect)
 

@@ -128,8 +128,8 @@ class IntervalChooser:
         return self._narrow()
 
     def choose_left_out(self) -> int | None:
-        """Of how many captures some are left out to compare steps: rarely, once it is certain that captures cost no
-        more than they may, since a loss beside one that is left out repeats more steps. None: as now."""
+        """Says of how many captures some are left out to compare steps: rarely, once it is certain that captures cost
+        no more than they may, since a loss beside one that is left out repeats more steps. None: as now."""
         now, known = self._commits.timetable.newest.left_out_of, self.overhead
         if known is None or self.every not in LEFT_OUT:
             return None
