@@ -22,12 +22,12 @@ _REMEMBERED = 500
 """Audits without a finding that are kept; the others are all kept."""
 
 
-class Source(Enum):
+class CaseSource(Enum):
     AUDIT = "audit"
     REPLICAS = "replicas"
 
 
-class Verdict(Enum):
+class CaseVerdict(Enum):
     UNDER_WAY = "under way"
     ALIKE = "alike"
     NAMED = "named"
@@ -51,13 +51,13 @@ _GONE_ON = "Two computations agree in every rank: the job goes on from these."
 
 
 @dataclass(slots=True)
-class Finding:
+class SilentErrorCase:
     """One audit, or one version in which replicas have differed."""
 
-    source: Source
+    source: CaseSource
     step: int
     began: float
-    verdict: Verdict = Verdict.UNDER_WAY
+    verdict: CaseVerdict = CaseVerdict.UNDER_WAY
     ended: float | None = None
     computed: int = 0
     rank_count: int = 0
@@ -90,101 +90,101 @@ class Finding:
 
 class SilentErrors:
     def __init__(self) -> None:
-        self._found: list[Finding] = []  # all but those that found nothing
-        self._alike: deque[Finding] = deque(maxlen=_REMEMBERED)
+        self._found: list[SilentErrorCase] = []  # all but those that found nothing
+        self._alike: deque[SilentErrorCase] = deque(maxlen=_REMEMBERED)
         self.alike_count = 0
-        self._open: dict[Source, Finding] = {}
+        self._open: dict[CaseSource, SilentErrorCase] = {}
 
     def add(self, record: Record) -> None:
         """Looks at the records of a few names."""
         match record.get("what"):
             case "step_audit_ordered":
                 self._close_lost(record)
-                self._begin(Source.AUDIT, record)
+                self._begin(CaseSource.AUDIT, record)
             case "step_audit_differs":
-                self._of(Source.AUDIT, record).differences.append(record)
+                self._of(CaseSource.AUDIT, record).differences.append(record)
             case "step_audit_passed":
                 self._pass(record)
             case "step_audit_put_off":
-                self._end(Source.AUDIT, record, Verdict.PUT_OFF)
+                self._end(CaseSource.AUDIT, record, CaseVerdict.PUT_OFF)
             case "step_audits_ended":
-                self._end(Source.AUDIT, record, Verdict.ENDED)
+                self._end(CaseSource.AUDIT, record, CaseVerdict.ENDED)
             case "corruption_suspected":
-                self._of(Source.REPLICAS, record).differences.append(record)
+                self._of(CaseSource.REPLICAS, record).differences.append(record)
             case "corruption_found":
                 self._name(record)
             case "corruption_unexplained":
-                finding = self._judged(record) or self._of(Source.REPLICAS, record)
-                self._settle(finding, record, Verdict.NAMED if finding.named else Verdict.NOBODY_NAMED)
+                finding = self._judged(record) or self._of(CaseSource.REPLICAS, record)
+                self._settle(finding, record, CaseVerdict.NAMED if finding.named else CaseVerdict.NOBODY_NAMED)
             case "corruption_unsolved":
-                self._end(Source.REPLICAS, record, Verdict.UNSOLVED)
+                self._end(CaseSource.REPLICAS, record, CaseVerdict.UNSOLVED)
             case "took_over":
                 self._close_lost(record)
             case _:
                 pass
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[SilentErrorCase]:
         """Returns them in the order in which they began."""
         return sorted(chain(self._found, self._alike), key=lambda each: each.began)
 
     # --- one record ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, source: Source, record: Record) -> Finding:
-        finding = Finding(source=source, step=int(record["step"]), began=float(record["t"]))
+    def _begin(self, source: CaseSource, record: Record) -> SilentErrorCase:
+        finding = SilentErrorCase(source=source, step=int(record["step"]), began=float(record["t"]))
         self._open[source] = finding
         self._found.append(finding)
         return finding
 
-    def _of(self, source: Source, record: Record) -> Finding:
+    def _of(self, source: CaseSource, record: Record) -> SilentErrorCase:
         """The one that is under way, or another one, where the log does not tell how it began."""
         known = self._open.get(source)
         finding = known if known is not None and known.step == record["step"] else self._begin(source, record)
         _note_cause(finding, record)
         return finding
 
-    def _settle(self, finding: Finding, record: Record, verdict: Verdict) -> None:
+    def _settle(self, finding: SilentErrorCase, record: Record, verdict: CaseVerdict) -> None:
         finding.verdict, finding.ended = verdict, float(record["t"])
         finding.reason = str(record.get("reason") or "")
         _note_cause(finding, record)
         if self._open.get(finding.source) is finding:
             del self._open[finding.source]
 
-    def _end(self, source: Source, record: Record, verdict: Verdict) -> None:
-        finding = self._judged(record) if source is Source.AUDIT else None
+    def _end(self, source: CaseSource, record: Record, verdict: CaseVerdict) -> None:
+        finding = self._judged(record) if source is CaseSource.AUDIT else None
         self._settle(finding or self._of(source, record), record, verdict)
 
     def _pass(self, record: Record) -> None:
-        finding = self._of(Source.AUDIT, record)
+        finding = self._of(CaseSource.AUDIT, record)
         finding.computed, finding.rank_count = int(record["computed"]), int(record["ranks"])
         if finding.differences or finding.computed > 2:
-            self._settle(finding, record, Verdict.NOBODY_NAMED)  # unless a name follows
+            self._settle(finding, record, CaseVerdict.NOBODY_NAMED)  # unless a name follows
             return
-        self._settle(finding, record, Verdict.ALIKE)
+        self._settle(finding, record, CaseVerdict.ALIKE)
         self._found.remove(finding)
         self._alike.append(finding)
         self.alike_count += 1
 
     def _name(self, record: Record) -> None:
-        finding = self._judged(record) or self._of(Source.REPLICAS, record)
+        finding = self._judged(record) or self._of(CaseSource.REPLICAS, record)
         finding.named.append(record)
-        self._settle(finding, record, Verdict.NAMED)
+        self._settle(finding, record, CaseVerdict.NAMED)
 
-    def _judged(self, record: Record) -> Finding | None:
+    def _judged(self, record: Record) -> SilentErrorCase | None:
         """The audit that this follows from: its verdict is the newest one, and of the same step."""
         newest = self._found[-1] if self._found else None
-        is_its = newest is not None and newest.source is Source.AUDIT and newest.step == record["step"]
+        is_its = newest is not None and newest.source is CaseSource.AUDIT and newest.step == record["step"]
         return newest if is_its and newest is not None and newest.computed else None
 
     def _close_lost(self, record: Record) -> None:
         """A coordinator that is lost takes its audit with it."""
-        known = self._open.get(Source.AUDIT)
+        known = self._open.get(CaseSource.AUDIT)
         if known is not None:
             lost = {"t": record["t"], "reason": "its coordinator was lost before there was a verdict"}
-            self._settle(known, lost, Verdict.PUT_OFF)
+            self._settle(known, lost, CaseVerdict.PUT_OFF)
 
 
-def _note_cause(finding: Finding, record: Record) -> None:
+def _note_cause(finding: SilentErrorCase, record: Record) -> None:
     if record.get("cause"):
         finding.causes.add(str(record["cause"]))
 
@@ -199,49 +199,49 @@ def read_silent_errors(records: Iterable[Record]) -> SilentErrors:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def paragraph(finding: Finding) -> str:
+def paragraph(finding: SilentErrorCase) -> str:
     clock = datetime.fromtimestamp(finding.began).strftime("%H:%M:%S")
     match finding.source:
-        case Source.AUDIT:
+        case CaseSource.AUDIT:
             head, said = f"Audit of step {finding.step:,}", _audit_sentences(finding)
-        case Source.REPLICAS:
+        case CaseSource.REPLICAS:
             head, said = f"Replicas at step {finding.step:,}", _replica_sentences(finding)
         case _ as never:
             assert_never(never)
     return f"{head} ({clock}): {' '.join(said)}"
 
 
-def _audit_sentences(finding: Finding) -> list[str]:
+def _audit_sentences(finding: SilentErrorCase) -> list[str]:
     sentences = [_difference(each, nth) for nth, each in enumerate(finding.differences, start=2)]
     match finding.verdict:
-        case Verdict.UNDER_WAY:
+        case CaseVerdict.UNDER_WAY:
             sentences.append("The verdict is not there yet.")
-        case Verdict.ALIKE:
+        case CaseVerdict.ALIKE:
             sentences.append(f"all {finding.rank_count} ranks have computed it twice, and alike: {_OF_ALIKE}.")
-        case Verdict.NAMED | Verdict.NOBODY_NAMED:
+        case CaseVerdict.NAMED | CaseVerdict.NOBODY_NAMED:
             sentences.append(
                 f"It was computed {_COUNTS.get(finding.computed, f'{finding.computed} times')}. {_GONE_ON}"
             )
             sentences += _names(finding)
-        case Verdict.PUT_OFF:
+        case CaseVerdict.PUT_OFF:
             sentences.append(f"it came to nothing: {finding.reason}.")
-        case Verdict.ENDED:
-            sentences.append(f"No step is audited any more: {finding.reason.removesuffix('.')}.")
-        case Verdict.UNSOLVED:
-            sentences.append(f"{finding.reason.removesuffix('.')}.")
+        case CaseVerdict.ENDED:
+            sentences.append(f"No step is audited any more: {_full_stop(finding.reason)}")
+        case CaseVerdict.UNSOLVED:
+            sentences.append(f"{_full_stop(finding.reason)}")
         case _ as never:
             assert_never(never)
     return sentences
 
 
-def _replica_sentences(finding: Finding) -> list[str]:
+def _replica_sentences(finding: SilentErrorCase) -> list[str]:
     sentences = []
     for each in finding.differences:
         sentences.append(f"{_ranks(each)} hold the same state otherwise; the steps were computed again.")
     sentences += _names(finding)
-    if finding.verdict is Verdict.UNSOLVED:
-        sentences.append(f"It was not found who is right: {finding.reason.removesuffix('.')}.")
-    elif finding.verdict is Verdict.UNDER_WAY:
+    if finding.verdict is CaseVerdict.UNSOLVED:
+        sentences.append(f"It was not found who is right: {_full_stop(finding.reason)}")
+    elif finding.verdict is CaseVerdict.UNDER_WAY:
         sentences.append("The verdict is not there yet.")
     return sentences
 
@@ -255,16 +255,20 @@ def _difference(record: Record, nth: int) -> str:
     return f"the {which} time, {_ranks(record)}{where} differed first, {stage} ({record.get('part')})."
 
 
-def _names(finding: Finding) -> list[str]:
+def _names(finding: SilentErrorCase) -> list[str]:
     found = []
     for each in finding.named:
         errors = f", its error number {each['errors']}" if each.get("errors") else ""
         digests, others = each.get("digests") or (), each.get("others") or ()
         evidence = f" ({digests[0]} instead of {others[0]})" if digests and others else ""
-        found.append(f"Node {each['node']} has erred{errors}: {str(each.get('reason')).removesuffix('.')}{evidence}.")
-    if not found and finding.verdict is Verdict.NOBODY_NAMED:
-        found.append(f"Nobody can be named: {finding.reason.removesuffix('.') or 'no event says who it was'}.")
+        found.append(f"Node {each['node']} has erred{errors}: {str(each.get('reason')).rstrip('.')}{evidence}.")
+    if not found and finding.verdict is CaseVerdict.NOBODY_NAMED:
+        found.append(f"Nobody can be named: {_full_stop(finding.reason or 'no event says who it was')}")
     return found
+
+
+def _full_stop(text: str) -> str:
+    return f"{text.rstrip('.')}."
 
 
 def _ranks(record: Record) -> str:

@@ -16,7 +16,7 @@ import typer
 from deadpool.cli.arguments import Json, check_at_least, for_a_job
 
 if TYPE_CHECKING:
-    from deadpool.events.silent_errors import Finding
+    from deadpool.events.silent_errors import SilentErrorCase
     from deadpool.events.story import Recovery
     from deadpool.journal.jsonl import Line
 
@@ -55,19 +55,19 @@ def story(
         print(line)
 
 
-def _audit_lines(told: list[Finding], alike_count: int, *, only: bool) -> list[str]:
+def _audit_lines(told: list[SilentErrorCase], alike_count: int, *, only: bool) -> list[str]:
     """Tells only the newest of the audits that found nothing, where nobody has asked for one."""
-    from deadpool.events.silent_errors import Verdict, paragraph
+    from deadpool.events.silent_errors import CaseVerdict, paragraph
 
-    alike = [each for each in told if each.verdict is Verdict.ALIKE]
-    shown = [each for each in told if only or each.verdict is not Verdict.ALIKE or each is alike[-1]]
+    alike = [each for each in told if each.verdict is CaseVerdict.ALIKE]
+    shown = [each for each in told if only or each.verdict is not CaseVerdict.ALIKE or each is alike[-1]]
     lines = [paragraph(each) for each in shown]
     if not only and alike_count > 1:
         lines.append(f"{alike_count - 1:,} audits before have found all ranks alike.")
     return lines
 
 
-def _as_json(recovery: Recovery, told: list[Finding]) -> dict[str, object]:
+def _as_json(recovery: Recovery, told: list[SilentErrorCase]) -> dict[str, object]:
     return {
         "cause": recovery.cause,
         "reason": recovery.fault["reason"],

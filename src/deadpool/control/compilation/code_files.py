@@ -29,6 +29,10 @@ _FREE_TIMES = 2
 """The disk has to have so many times as much room as what comes."""
 
 
+_TELLING = frozenset({"model name", "flags", "Features", "CPU implementer", "CPU part"})
+"""Keys of /proc/cpuinfo, of x86-64 and of ARM."""
+
+
 class CodeLost(DeadPoolError):
     """A file that comes from another node cannot be had."""
 
@@ -39,7 +43,7 @@ def machine_kind(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     with contextlib.suppress(OSError):
         for line in cpuinfo.read_text(errors="replace").splitlines():
             key, _, value = line.partition(":")
-            if key.strip() in ("model name", "flags", "Features", "CPU implementer", "CPU part"):
+            if key.strip() in _TELLING:
                 known.setdefault(key.strip(), value.strip())
     told = repr((platform.machine(), sorted(known.items())))
     return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
