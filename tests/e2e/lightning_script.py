@@ -207,6 +207,7 @@ parser.add_argument("--stream", action="store_true", help="an IterableDataset")
 parser.add_argument("--persistent", action="store_true")
 parser.add_argument("--two", action="store_true", help="two loaders, the second one shorter")
 parser.add_argument("--resume", type=Path, help="a folder with a checkpoint of Lightning's")
+parser.add_argument("--save", choices=["validation", "epochs", "steps"], default="validation", help="checkpoints when")
 parser.add_argument("--by-hand-over", type=int, default=1, help="batches whose gradients --manual adds up")
 parser.add_argument("--bar", action="store_true", help="draw a progress bar")
 parser.add_argument("--log", action="store_true", help="through the job that protect returns")
@@ -214,7 +215,12 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 L.seed_everything(3)
-checkpoints = ModelCheckpoint(args.out / "checkpoints", monitor="validation", save_top_k=2)
+SAVES: dict[str, dict[str, Any]] = {
+    "validation": {"monitor": "validation", "save_top_k": 2},
+    "epochs": {"save_top_k": -1, "save_on_train_epoch_end": True},
+    "steps": {"save_top_k": -1, "every_n_train_steps": 4},
+}
+checkpoints = ModelCheckpoint(args.out / "checkpoints", **SAVES[args.save])
 trainer = L.Trainer(
     accelerator="cpu",
     devices=LOCAL,

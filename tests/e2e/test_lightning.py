@@ -135,6 +135,9 @@ DATA = {
     "random collator": ["--mask"],
     "random collator, workers": ["--mask", "--random-data", "--workers", "2"],
     "persistent workers": ["--mask", "--random-data", "--workers", "2", "--persistent"],
+    "stream": ["--stream", "--mask"],
+    "stream, workers": ["--stream", "--mask", "--workers", "1"],
+    "two loaders": ["--two", "--mask"],
 }
 FAULTS = {
     "the first step": "at=forward step=0 node=n0",
@@ -164,6 +167,66 @@ def test_data_as_people_have_it(tmp_path, fork_server, kind, moment):
 def test_data_audited(tmp_path, fork_server, record_property, kind, fault):
     undisturbed = undisturbed_by(tmp_path, DATA[kind])
     disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, DATA[kind])
+    record_property("audit", verdict)
+    assert differences(undisturbed, disturbed) == []
+    assert verdict == "exact"
+
+
+RESUMED = {
+    "written in a validation": ([], "validation", 8),
+    "written in the middle of accumulated batches": ([], "steps", 9),
+    "written after a step": (["--accumulation", "1"], "steps", 14),
+    "written at the end of an epoch": ([], "epochs", PER_EPOCH),
+    "optimized by hand": (["--manual"], "steps", 13),
+    "sharded": (["--fsdp2"], "validation", 8),
+    "stream": (["--stream", "--mask", "--accumulation", "1"], "steps", 14),
+}
+"""How a checkpoint came about from which fit(ckpt_path=...) goes on: more arguments, when they are saved, and after how
+many optimizer steps the training ends that saves it."""
+
+
+def resumed_by(folder: Path, kind: str) -> list[str]:
+    arguments, saves, steps = RESUMED[kind]
+    before = [*arguments, "--save", saves, "--max-steps", str(steps)]
+    run_script_unprotected(SCRIPT, before, 2, folder / "before")
+    return [*arguments, "--save", saves, "--resume", str(folder / "before" / "out" / "checkpoints")]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", ["at=forward step=0 node=n0", "at=backward step=2 node=n1", "at=optimizer step=7 rank=1"])
+@pytest.mark.parametrize("kind", RESUMED)
+def test_training_that_goes_on_from_a_checkpoint(tmp_path, fork_server, kind, fault):
+    arguments = resumed_by(tmp_path, kind)
+    undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+    gated, disturbed = run(tmp_path, fork_server, fault, arguments=arguments)
+    assert len(gated.events("fault")) == 1
+    assert differences(undisturbed, disturbed) == []
+    assert min(disturbed.losses[0]) > 0
+
+
+@pytest.mark.thorough
+def test_faults_before_and_after_the_checkpoint_that_training_goes_on_from(tmp_path, fork_server):
+    """A process that starts later takes its state from snapshots of other steps than the checkpoint that it finds."""
+    before = ["--save", "steps", "--max-steps", "9"]
+    reference = run_script_unprotected(SCRIPT, before, 2, tmp_path / "reference")
+    _, first = run(tmp_path / "first", fork_server, "at=backward step=7 node=n1", arguments=before, in_place="never")
+    assert differences(reference, first) == []
+    went_on = {
+        name: [*before[:2], "--resume", str(folder / "checkpoints")]
+        for name, folder in (("plain", tmp_path / "reference" / "out"), ("job", tmp_path / "first" / "job" / "out"))
+    }
+    undisturbed = run_script_unprotected(SCRIPT, went_on["plain"], 2, tmp_path / "unprotected")
+    fault = "at=backward step=5 node=n0"
+    _, disturbed = run(tmp_path / "second", fork_server, fault, arguments=went_on["job"], in_place="never")
+    assert differences(undisturbed, disturbed) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "fault"), faults_after_audit(RESUMED))
+def test_resumed_and_audited(tmp_path, fork_server, record_property, kind, fault):
+    arguments = resumed_by(tmp_path, kind)
+    undisturbed = run_script_unprotected(SCRIPT, arguments, 2, tmp_path / "unprotected")
+    disturbed, verdict = run_audited(SCRIPT, tmp_path, fork_server, fault, arguments)
     record_property("audit", verdict)
     assert differences(undisturbed, disturbed) == []
     assert verdict == "exact"

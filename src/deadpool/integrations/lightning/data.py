@@ -54,13 +54,6 @@ class LightningData:
         for position in self._positions:
             position.ahead = self._ahead
 
-    def require_supported(self) -> None:
-        if len(self._positions) > 1 or self._loop._data_fetcher.length is None:
-            raise ConfigError(
-                "an IterableDataset without a length, and several training loaders, cannot be protected with "
-                "lightning.Trainer yet: no fault was tried with them; give the dataset a length, or write the loop"
-            )
-
     def _ahead(self) -> int:
         """Returns how many batches were read that no step has used."""
         return len(getattr(self._loop._data_fetcher, "batches", ()))

@@ -71,10 +71,6 @@ def require_supported_trainer(trainer: Any) -> None:
 def require_supported_fit(trainer: Any, objects: dict[str, Any]) -> None:
     """Called when everything is set up, before the first step. `objects` are those that the user protects himself."""
     module = trainer.lightning_module
-    if trainer.ckpt_path:
-        raise ConfigError(
-            "fit(ckpt_path=...) cannot be protected yet: no fault was tried with it; load the weights in the script"
-        )
     if is_overridden("configure_callbacks", module):
         raise ConfigError("configure_callbacks cannot be protected: give the callbacks to Trainer")
     known = {id(each) for each in objects.values()}
@@ -148,7 +144,6 @@ class ProtectedFitLoop(_FitLoop):  # type: ignore[misc]
             self.setup_data()
         if self.skip:
             return
-        self._deadpool.data.require_supported()
         require_supported_fit(self.trainer, self._deadpool.objects)
         require_supported_data(self)
         self.reset()
@@ -190,7 +185,11 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
                 self.on_iteration_done()
 
     def advance(self, data_fetcher: Any) -> None:
-        if self.batch_progress.current.ready % self.trainer.accumulate_grad_batches == 0:
+        if self._only_validates(data_fetcher):
+            super().advance(data_fetcher)
+            return
+        begins_update = self.batch_progress.current.ready % self.trainer.accumulate_grad_batches == 0
+        if begins_update or self._deadpool.was_entered:
             self._deadpool.next_step()
         steps = self.global_step
         try:
@@ -198,6 +197,13 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
         except StopIteration:
             raise ConfigError("on_train_batch_start returned -1: epochs that end early cannot be protected") from None
         self._require_no_gradients_kept(steps)
+
+    def _only_validates(self, data_fetcher: Any) -> bool:
+        """Tells whether no batch is trained on: a checkpoint of a validation is entered at its end, or in it. That is
+        before the first step of the job.
+        """
+        is_after_batch = self.val_loop.restarted_mid_evaluation or self.restarted_on_last
+        return bool(self.restarting and self._should_check_val_fx(data_fetcher) and is_after_batch)
 
     def _require_no_gradients_kept(self, steps_before: int) -> None:
         """Refuses gradients that a batch leaves under optimization by hand, where each batch is a step: they are lost

@@ -106,6 +106,9 @@ class Training:
         self._loop: StepLoop
         self._position: LoopState
         self.data = LightningData()
+        self.was_entered = True
+        """Lightning's loops were entered, and no step has begun since: the next batch begins one, also where a
+        checkpoint was written in the middle of accumulated batches."""
 
     def ignore_checkpoint(self) -> None:
         """A process that takes part later gets its state from the others. A checkpoint that it finds may be newer than
@@ -128,6 +131,7 @@ class Training:
             if self._position.was_loaded:
                 raise Moved
         self._loop.next_step()
+        self.was_entered = False
 
     def _begin(self) -> None:
         trainer, joined = self._trainer, join()
@@ -187,7 +191,7 @@ class Training:
         fetcher.fetched += fit_loop.epoch_loop.batch_progress.current.ready
         self._go_live()
         restore_rng(rng)
-        self._position.was_loaded = False
+        self._position.was_loaded, self.was_entered = False, True
 
     def _go_live(self) -> None:
         """What callbacks do when training begins, they do now. It does not change what was loaded."""

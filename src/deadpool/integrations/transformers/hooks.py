@@ -10,8 +10,8 @@ from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from deadpool.errors import ConfigError
+from deadpool.integrations.accelerate.data import require_supported_loader
 from deadpool.integrations.library_check import is_protected_job
-from deadpool.integrations.transformers.data import require_supported_loader
 from deadpool.integrations.transformers.generation import QuietCallbacks
 from deadpool.integrations.transformers.relies_on import LIBRARIES
 from deadpool.integrations.transformers.training import RESUMED, Training, require_supported

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
 
 from deadpool.errors import ConfigError
+from deadpool.integrations.accelerate.data import AcceleratedData
 from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
-from deadpool.integrations.transformers.data import TrainerData
 from deadpool.integrations.transformers.generation import (
     GeneratedBatches,
     QuietCallbacks,
@@ -147,7 +147,7 @@ class Training:
         self.loss: SummedLoss | None = None
         self._loop: StepLoop
         self._position: LoopState
-        self._data: TrainerData
+        self._data: AcceleratedData
         self._max_steps = 0
         self._rng: Any = None  # where the numbers of the step begin that is entered again
         self._begun_at: int | None = None  # how many updates there were when the open step began
@@ -161,7 +161,7 @@ class Training:
         self._max_steps, self.loss = max_steps, SummedLoss(trainer.args.device)
         model, loader = prepared
         self._position = position = LoopState(trainer, resumed_from)
-        self._data = TrainerData(loader, lambda: position.consumed)
+        self._data = AcceleratedData(loader, lambda: position.consumed)
         objects: dict[str, Any] = {
             "model": model,
             "optimizer": trainer.optimizer,

@@ -1,7 +1,8 @@
-"""The batches of Trainer: where its loaders stand, and how its loop is given them again.
+"""The batches of loaders that Accelerate has made: where they stand, and how a loop is given them again.
 
-Trainer enters an epoch in the middle by a new loader that skips batches. Where the position of its loader is known,
-it is given that loader instead, which goes on where the step that is redone begins (snapshot/data).
+A loop enters an epoch in the middle by a new loader that skips batches. Where the position of its loader is known, it
+is given that loader instead, which goes on where the step that is redone begins (snapshot/data). Trainer's loop does
+so by itself (integrations/transformers); a loop of one's own draws from `endless`.
 
 Accelerate reads one batch ahead. Where it reads on the first rank and sends the others their parts, each step draws a
 batch for every rank there; and it completes the last batch of an epoch with rows of the first one, which is therefore
@@ -10,14 +11,14 @@ part of every version of that rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import transformers.trainer
-from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
+from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard, skip_first_batches
 from torch.utils.data import DataLoader
 
-from deadpool.errors import ConfigError
+from deadpool.integrations.accelerate.refusals import Accelerated
+from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.data.position import DataPosition
 
 _NAME = "the training data"
@@ -25,15 +26,19 @@ _NAME = "the training data"
 
 def require_supported_loader(loader: Any) -> None:
     if type(loader) not in (DataLoaderShard, DataLoaderDispatcher):
-        raise ConfigError(f"{_NAME}: a {type(loader).__name__} cannot be protected: use a loader that Accelerate made")
+        raise Refused(
+            Accelerated.OTHER_LOADER,
+            f"{_NAME}: a {type(loader).__name__} cannot be protected: use a loader that Accelerate made",
+        )
     if type(loader.base_dataloader) is not DataLoader:
-        raise ConfigError(
-            f"{_NAME}: a {type(loader.base_dataloader).__name__} cannot be protected with transformers.Trainer: leave "
-            "out use_stateful_dataloader, the position of the plain loader is known"
+        raise Refused(
+            Accelerated.STATEFUL_LOADER,
+            f"{_NAME}: a {type(loader.base_dataloader).__name__} cannot be protected with Accelerate: leave out "
+            "use_stateful_dataloader, the position of the plain loader is known",
         )
 
 
-class TrainerData:
+class AcceleratedData:
     """`consumed` tells how many batches of the epoch the updates have used. `loader` is that of all epochs; the first
     one of a training that goes on from a checkpoint has another, which skips what was trained on before."""
 
@@ -76,9 +81,10 @@ class TrainerData:
     def _begin_skipping(self, original: Callable[..., Any], count: int) -> None:
         made = original(self._loader, count)
         if self._is_dispatched or made.skip_batches:
-            raise ConfigError(
+            raise Refused(
+                Accelerated.RESUMED_IN_A_STREAM,
                 f"{_NAME}: a training that goes on from a checkpoint in the middle of an epoch cannot be protected "
-                "where it reads an IterableDataset: let the checkpoint be of the end of an epoch, or begin without it"
+                "where it reads an IterableDataset: let the checkpoint be of the end of an epoch, or begin without it",
             )
         self._skipping = self._resumed = count, made, self._position(made, count)
 
@@ -96,7 +102,58 @@ class TrainerData:
         elif self._skipping is None and self._resumed is not None:
             self._skipping = self._resumed
         elif self._skipping is None:
-            self._begin_skipping(transformers.trainer.skip_first_batches, state["skipped"])
+            self._begin_skipping(skip_first_batches, state["skipped"])
         self._main.load_state_dict(state["main"])
         if self._skipping is not None:
             self._skipping[2].load_state_dict(state["skipping"])
+
+
+class Endless(Iterator[Any]):
+    """The batches of a loader for a loop of one's own, epoch after epoch. `used` counts those of the epoch that steps
+    have used."""
+
+    def __init__(self, loader: Any) -> None:
+        require_supported_loader(loader)
+        self.epoch = self.used = 0
+        self._loader, self._data = loader, AcceleratedData(loader, lambda: self.used)
+        self._batches: Iterator[Any] | None = None
+        self._is_again = False  # the epoch is entered at the step that is redone
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._batches = iter(self._enter())
+        for batch in self._batches:
+            self.used += 1
+            return batch
+        if self.used == 0:
+            raise Refused(Accelerated.EMPTY_EPOCH, f"{_NAME}: an epoch of this loader has no batch for this rank")
+        self._leave_epoch()
+        return next(self)
+
+    def _enter(self) -> Any:
+        is_again, self._is_again = self._is_again, False
+        return self._data.skip(skip_first_batches, self._loader, self.used, is_again=True) if is_again else self._loader
+
+    def _leave_epoch(self) -> None:
+        self._data.leave_epoch()
+        self.epoch, self.used, self._batches = self.epoch + 1, 0, None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "data": self._data.state_dict(),
+            "epoch": self.epoch,
+            "used": self.used,
+            "iteration": self._loader.iteration,
+            "was_last": self.used > 0 and self._loader.end_of_dataloader,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Where the last batch of an epoch was used, Accelerate's frames would leave the epoch: they are gone."""
+        self._batches, self._is_again = None, True
+        self._loader.gradient_state.dataloader_references = [None]  # of iterations that the fault has cut off
+        self._data.load_state_dict(state["data"])
+        self.epoch, self.used, self._loader.iteration = state["epoch"], state["used"], state["iteration"]
+        if state["was_last"]:
+            self._leave_epoch()
+            self._loader.iteration += 1
+            self._is_again = False
