@@ -193,7 +193,9 @@ def resumed_by(folder: Path, kind: str) -> list[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("fault", ["at=forward step=0 node=n0", "at=backward step=2 node=n1", "at=optimizer step=7 rank=1"])
+@pytest.mark.parametrize(
+    "fault", ["at=forward step=0 node=n0", "at=backward step=2 node=n1", "at=optimizer step=7 rank=1"]
+)
 @pytest.mark.parametrize("kind", RESUMED)
 def test_training_that_goes_on_from_a_checkpoint(tmp_path, fork_server, kind, fault):
     arguments = resumed_by(tmp_path, kind)

@@ -166,6 +166,7 @@ parser.add_argument("--compile", help="a backend of torch.compile")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
 parser.add_argument("--fsdp", action="store_true", help="FSDP2 through Accelerate")
 parser.add_argument("--log", action="store_true", help="through the job that protect returns")
+parser.add_argument("--unchanged", action="store_true", help="a script that knows nothing of DeadPool")
 parser.add_argument("--resume", type=Path, help="a checkpoint of Trainer's")
 parsed = parser.parse_args()
 parsed.out.mkdir(parents=True, exist_ok=True)
@@ -233,7 +234,7 @@ trainer = Noting(
     callbacks=[Notes(parsed.out), StopsEarly()],
 )
 trainer.noted = []
-job = protect(trainer)
+job: Any = None if parsed.unchanged else protect(trainer)
 resume = (
     get_last_checkpoint(arguments.output_dir) if parsed.resume_last and Path(arguments.output_dir).exists() else None
 )

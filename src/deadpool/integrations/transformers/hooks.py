@@ -43,15 +43,18 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     return job
 
 
+def checkpoint_to_begin_with(asked_for: Any) -> Any:
+    """None in a process that takes part later: it gets its state from the others. A checkpoint that it finds may be
+    newer than the one that the job began with, or half written."""
+    assert current.session is not None
+    return None if current.session.groups.detached else asked_for
+
+
 class ProtectedTrainer(Trainer):  # type: ignore[misc]
     _deadpool: Training
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """A process that takes part later gets its state from the others. A checkpoint that it finds may be newer than
-        the one that the job began with, or half written."""
-        assert current.session is not None
-        is_late = current.session.groups.detached
-        return super().train(None if is_late else resume_from_checkpoint, *args, **kwargs)
+        return super().train(checkpoint_to_begin_with(resume_from_checkpoint), *args, **kwargs)
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
