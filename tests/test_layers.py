@@ -38,6 +38,7 @@ PUBLIC: dict[str, list[str]] = {
         "join",
         "protect",
     ],
+    "deadpool.integrations.accelerate": ["endless", "protect"],
     "deadpool.integrations.deepspeed": ["protect"],
     "deadpool.integrations.lightning": ["protect"],
     "deadpool.integrations.megatron": ["protect"],

@@ -24,6 +24,7 @@ from deadpool.integrations.library_check import Library
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(deadpool.integrations.__file__).parent
 INTEGRATIONS = {
+    "accelerate": "accelerate",
     "transformers": "transformers",
     "lightning": "lightning",
     "torchtitan": "torchtitan",

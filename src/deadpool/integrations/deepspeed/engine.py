@@ -23,12 +23,13 @@ from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from deadpool.errors import ConfigError
 from deadpool.integrations.deepspeed.leftovers import Bf16, Leftovers, Unfused, Zero12
+from deadpool.integrations.deepspeed.refusals import DeepSpeed
 from deadpool.integrations.deepspeed.relies_on import LIBRARIES
 from deadpool.integrations.deepspeed.zero3 import Zero3
 from deadpool.integrations.library_check import require_suitable
 from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
+from deadpool.integrations.refusals import Refused
 from deadpool.trainer import current
 from deadpool.trainer.adapters.plain import Adapter
 from deadpool.trainer.interface import Job
@@ -50,9 +51,10 @@ def leftovers_of(engine: Any) -> Leftovers:
         return _KINDS[kind](engine)
     if isinstance(engine.optimizer, Optimizer):
         return Leftovers(engine)
-    raise ConfigError(
+    raise Refused(
+        DeepSpeed.OTHER_WRAPPER,
         f"an engine whose optimizer is a {kind.__name__} cannot be protected, because it was never tried: ZeRO stages "
-        "1 to 3 are accepted, and stage 0 with optimizers of torch"
+        "1 to 3 are accepted, and stage 0 with optimizers of torch",
     )
 
 
@@ -142,10 +144,11 @@ class EngineState:
     def _require_boundary(self) -> None:
         """Gradients that a step leaves to the next one would be lost if that one is redone."""
         if self._leftovers.has_gradients():
-            raise ConfigError(
+            raise Refused(
+                DeepSpeed.BETWEEN_UPDATES,
                 "a step has ended between two updates: gradients are left that no engine.step() has used. Put all "
                 "micro batches of an update (gradient_accumulation_steps of them) into one `with step:`, each with "
-                "engine.backward(loss) and engine.step()"
+                "engine.backward(loss) and engine.step()",
             )
 
 
@@ -173,7 +176,9 @@ def protect(engine: DeepSpeedEngine, /, *, force: bool = False, **objects: objec
     if isinstance(engine.lr_scheduler, LRScheduler):  # DeepSpeed's own leave half of it out of their state_dict
         found["scheduler"] = engine.lr_scheduler
     for name in found.keys() & objects.keys():
-        raise ConfigError(f"protect({name}=...): the engine's own is protected under this name, use another one")
+        raise Refused(
+            DeepSpeed.TAKEN_NAME, f"protect({name}=...): the engine's own is protected under this name, use another one"
+        )
     found |= objects
     return join().protect(adapters=[EngineAdapter(engine, leftovers)], **found)
 
@@ -187,71 +192,97 @@ def _require_no_part_of(engine: DeepSpeedEngine, objects: dict[str, object]) -> 
     }
     for name, value in objects.items():
         if id(value) in parts:
-            raise ConfigError(f"protect({name}=...) got {parts[id(value)]}, which is protected already: leave it out")
+            raise Refused(
+                DeepSpeed.PASSED_TWICE,
+                f"protect({name}=...) got {parts[id(value)]}, which is protected already: leave it out",
+            )
 
 
 def require_supported(engine: Any) -> None:
-    for what, instead in _problems(engine):
-        raise ConfigError(f"{what} cannot be protected with DeepSpeed: {instead}")
+    for refusal, what, instead in _problems(engine):
+        raise Refused(refusal, f"{what} cannot be protected with DeepSpeed: {instead}")
 
 
-def _problems(engine: Any) -> Iterator[tuple[str, str]]:
+def _problems(engine: Any) -> Iterator[tuple[DeepSpeed, str, str]]:
     if type(engine) is not DeepSpeedEngine:
-        yield f"a {type(engine).__name__}", "only the plain DeepSpeedEngine was tried, without pipelines"
+        instead = "only the plain DeepSpeedEngine was tried, without pipelines"
+        yield DeepSpeed.OTHER_ENGINE, f"a {type(engine).__name__}", instead
     if engine.optimizer is None or engine.basic_optimizer is None:
-        yield "an engine without an optimizer", "give deepspeed.initialize an optimizer"
-    for is_used, what, instead in (*_of_layout(engine), *_of_zero(engine), *_of_training(engine)):
+        yield DeepSpeed.NO_OPTIMIZER, "an engine without an optimizer", "give deepspeed.initialize an optimizer"
+    for is_used, refusal, what, instead in (*_of_layout(engine), *_of_zero(engine), *_of_training(engine)):
         if is_used:
-            yield what, instead
+            yield refusal, what, instead
 
 
-def _of_layout(engine: Any) -> Iterator[tuple[bool, str, str]]:
-    yield engine.mpu is not None, "model parallelism (mpu)", _UNTRIED
-    yield engine.has_moe_layers, "a mixture of experts", _UNTRIED
-    yield engine.autotp_size() > 1, "tensor_parallel", _UNTRIED
+_Problem = tuple[bool, DeepSpeed, str, str]
+
+
+def _of_layout(engine: Any) -> Iterator[_Problem]:
+    yield engine.mpu is not None, DeepSpeed.MPU, "model parallelism (mpu)", _UNTRIED
+    yield engine.has_moe_layers, DeepSpeed.EXPERTS, "a mixture of experts", _UNTRIED
+    yield engine.autotp_size() > 1, DeepSpeed.TENSOR_PARALLEL, "tensor_parallel", _UNTRIED
     ranks = dist.get_world_size(engine.seq_data_parallel_group)
-    yield ranks != dist.get_world_size(), "a data-parallel group of only some ranks", _UNTRIED
-    yield dist.get_world_size(engine.data_parallel_group) != ranks, "sequence parallelism", _UNTRIED
-    yield dist.get_world_size() == 1, "a job of one rank", "start it with `deadpool run --nodes 2`"
+    is_partial = ranks != dist.get_world_size()
+    yield is_partial, DeepSpeed.PARTIAL_DATA_PARALLEL, "a data-parallel group of only some ranks", _UNTRIED
+    has_sequences = dist.get_world_size(engine.data_parallel_group) != ranks
+    yield has_sequences, DeepSpeed.SEQUENCE_PARALLEL, "sequence parallelism", _UNTRIED
+    instead = "start it with `deadpool run --nodes 2`"
+    yield dist.get_world_size() == 1, DeepSpeed.ONE_RANK, "a job of one rank", instead
 
 
-def _of_zero(engine: Any) -> Iterator[tuple[bool, str, str]]:
+_OFFLOADS = {"offload_optimizer": DeepSpeed.OFFLOAD_OPTIMIZER, "offload_param": DeepSpeed.OFFLOAD_PARAM}
+_UNTRIED_OF_ZERO = {
+    "zero_quantized_weights": DeepSpeed.QUANTIZED_WEIGHTS,
+    "zero_quantized_nontrainable_weights": DeepSpeed.QUANTIZED_FROZEN,
+    "zero_quantized_gradients": DeepSpeed.QUANTIZED_GRADIENTS,
+    "zenflow": DeepSpeed.ZENFLOW,
+}
+
+
+def _of_zero(engine: Any) -> Iterator[_Problem]:
     settings = engine._config.zero_config
     stage = int(engine.zero_optimization_stage())
-    for name in ("offload_optimizer", "offload_param"):
+    for name, refusal in _OFFLOADS.items():
         offload = getattr(settings, name, None)
         used = stage > 0 and offload is not None and str(getattr(offload.device, "value", offload.device)) != "none"
-        yield used, name, "state that moves between memories while a step runs was never tried: leave it out"
+        yield used, refusal, name, "state that moves between memories while a step runs was never tried: leave it out"
     has_streams = bool(settings.overlap_comm) and not get_accelerator().is_synchronized_device()
     yield (
         stage > 0 and has_streams,
+        DeepSpeed.OVERLAP,
         "overlap_comm on a device with streams",
         'set "overlap_comm": false in zero_optimization (stage 3 has it on by default)',
     )
-    quantized = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
-    for name in (*quantized, "zenflow"):
-        yield bool(getattr(settings, name, None)), name, _UNTRIED
-    yield settings.zero_hpz_partition_size > 1, "zero_hpz_partition_size", _UNTRIED
+    for name, refusal in _UNTRIED_OF_ZERO.items():
+        yield bool(getattr(settings, name, None)), refusal, name, _UNTRIED
+    yield settings.zero_hpz_partition_size > 1, DeepSpeed.HPZ, "zero_hpz_partition_size", _UNTRIED
 
 
-def _of_training(engine: Any) -> Iterator[tuple[bool, str, str]]:
+def _of_training(engine: Any) -> Iterator[_Problem]:
     kind = type(engine.basic_optimizer)
     untried = ("onebit", "muon", "zeroone", "lamb")
     own = f"{kind.__module__}.{kind.__name__}".lower()
-    yield any(each in own for each in untried), f"the optimizer {kind.__name__}", _UNTRIED
+    is_untried = any(each in own for each in untried)
+    yield is_untried, DeepSpeed.OTHER_OPTIMIZER, f"the optimizer {kind.__name__}", _UNTRIED
     yield (
         engine.training_dataloader is not None,
+        DeepSpeed.TRAINING_DATA,
         "training_data= of deepspeed.initialize",
-        "its position cannot be put back; use torchdata's StatefulDataLoader, and protect(engine, data=loader)",
+        "its position is not put back; use torch's DataLoader, and protect(engine, data=loader)",
     )
-    yield not engine.managed_gradient_accumulation(), "managed_gradient_accumulation = false", _UNTRIED
-    yield engine.torch_autocast_enabled(), "torch_autocast", "it was never tried: use bf16 or fp16"
-    yield engine.data_efficiency_enabled(), "data_efficiency", _UNTRIED
-    yield engine.flops_profiler_enabled(), "flops_profiler", "its hooks cannot be put back: leave it out"
-    yield engine.autotuning_enabled(), "autotuning", "it ends the script by itself: leave it out"
-    yield engine.is_compiled or engine.is_deepcompile_enabled(), "engine.compile()", _UNTRIED
+    accumulates = not engine.managed_gradient_accumulation()
+    yield accumulates, DeepSpeed.OWN_ACCUMULATION, "managed_gradient_accumulation = false", _UNTRIED
+    instead = "it was never tried: use bf16 or fp16"
+    yield engine.torch_autocast_enabled(), DeepSpeed.AUTOCAST, "torch_autocast", instead
+    yield engine.data_efficiency_enabled(), DeepSpeed.DATA_EFFICIENCY, "data_efficiency", _UNTRIED
+    instead = "its hooks cannot be put back: leave it out"
+    yield engine.flops_profiler_enabled(), DeepSpeed.FLOPS_PROFILER, "flops_profiler", instead
+    instead = "it ends the script by itself: leave it out"
+    yield engine.autotuning_enabled(), DeepSpeed.AUTOTUNING, "autotuning", instead
+    yield engine.is_compiled or engine.is_deepcompile_enabled(), DeepSpeed.COMPILED, "engine.compile()", _UNTRIED
     yield (
         checkpointing.is_configured(),
+        DeepSpeed.CHECKPOINTING,
         "deepspeed.checkpointing",
         "its buffers are global and were never tried with faults: use torch.utils.checkpoint",
     )

@@ -139,7 +139,15 @@ _STAGE_3 = (
     Uses("deepspeed.runtime.zero.partition_parameters:AllGatherCoalescedHandle", calls={"free_buffer": ""}),
     Uses("deepspeed.runtime.zero.partition_parameters:ZeroParamStatus", has=("NOT_AVAILABLE",)),
 )
-
-LIBRARIES = (
-    Library(package="deepspeed", tested=("0.19",), relies_on=(*_ENGINE, _BACKWARD, *_STAGES_0_TO_2, *_STAGE_3)),
+_LAUNCHER = Uses(
+    "deepspeed.launcher.runner",
+    has=("DEEPSPEED_ENVIRONMENT_NAME", "DEEPSPEED_ENVIRONMENT_PATHS"),
+    calls={
+        "parse_args": "args",
+        "fetch_hostfile": "hostfile_path",
+        "parse_inclusion_exclusion": "resource_pool, inclusion, exclusion",
+    },
 )
+
+_RELIES_ON = (*_ENGINE, _BACKWARD, *_STAGES_0_TO_2, *_STAGE_3, _LAUNCHER)
+LIBRARIES = (Library(package="deepspeed", tested=("0.19",), relies_on=_RELIES_ON),)

@@ -34,8 +34,9 @@ from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedPara
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from deadpool.errors import ConfigError
 from deadpool.integrations.deepspeed.leftovers import Leftovers, forget_backward
+from deadpool.integrations.deepspeed.refusals import DeepSpeed
+from deadpool.integrations.refusals import Refused
 from deadpool.trainer import current
 
 
@@ -111,10 +112,11 @@ class UnusedParameters:
         self._seen.clear()
         if missing and self.is_watching:
             names = ", ".join(self._zero.param_names[each] for each in missing[:4])
-            raise ConfigError(
+            raise Refused(
+                DeepSpeed.UNUSED_PARAMETER,
                 f"{names}: no gradient in the first micro batch of a step. ZeRO stage 3 then uses a gradient of an "
                 "earlier step, which cannot be redone exactly: use every parameter in each micro batch, freeze those "
-                "that are not used (requires_grad = False) before deepspeed.initialize, or take stage 2"
+                "that are not used (requires_grad = False) before deepspeed.initialize, or take stage 2",
             )
         self._pre_step()
 

@@ -13,7 +13,8 @@ from typing import Any
 from lightning.pytorch.loops import fit_loop as loop_of_fit
 from torch.utils.data import DataLoader
 
-from deadpool.errors import ConfigError
+from deadpool.integrations.lightning.refusals import Lightning
+from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.data.position import DataPosition
 
 
@@ -42,9 +43,10 @@ class LightningData:
         self._loop, loaders = fit_loop, fit_loop._combined_loader.flattened
         for loader in loaders:
             if not isinstance(loader, DataLoader) or type(loader)._get_iterator is not DataLoader._get_iterator:
-                raise ConfigError(
+                raise Refused(
+                    Lightning.OTHER_LOADER,
                     f"the training data: a {type(loader).__name__} cannot be protected with lightning.Trainer: use "
-                    "torch's DataLoader, whose position is known"
+                    "torch's DataLoader, whose position is known",
                 )
         names = ["data"] if len(loaders) == 1 else [f"data {index}" for index in range(len(loaders))]
         self._positions = [

@@ -19,9 +19,9 @@ from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
 from megatron.core.tensor_parallel import random
 from torch import optim
 
-from deadpool.errors import ConfigError
 from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.megatron.leftovers import BucketState, MegatronAdapter
+from deadpool.integrations.megatron.refusals import Megatron
 from deadpool.integrations.megatron.relies_on import LIBRARIES
 from deadpool.integrations.megatron.state import (
     AuxiliaryLosses,
@@ -31,90 +31,116 @@ from deadpool.integrations.megatron.state import (
     RngTracker,
     chained,
 )
+from deadpool.integrations.refusals import Refused
 from deadpool.trainer.interface import Job
 from deadpool.trainer.protect import join
 from deadpool.trainer.unprotected import UnprotectedRank
 
 _KINDS = (DistributedOptimizer, Float16OptimizerWithFloat16Params, FP32Optimizer)
 _TORCHS_OWN = (optim.Adam, optim.AdamW, optim.SGD)
+_SCALES = "scales and their history are kept outside of the state"
 
 
 def require_supported(chunks: list[Any], optimizer: Any, *, force: bool) -> None:
     for chunk in chunks:
         if type(chunk) is not DistributedDataParallel:
-            raise ConfigError(
+            raise Refused(
+                Megatron.OTHER_CHUNK,
                 f"a model chunk is a {type(chunk).__name__}: only megatron.core.distributed.DistributedDataParallel "
-                "can be protected, also where there is one data parallel rank; Megatron's FSDP cannot"
+                "can be protected, also where there is one data parallel rank; Megatron's FSDP cannot",
             )
     optimizers = chained(optimizer)
     for each in optimizers:
         if type(each) not in _KINDS:
-            raise ConfigError(
+            raise Refused(
+                Megatron.OTHER_OPTIMIZER,
                 f"the optimizer {type(each).__name__} cannot be protected: use what get_megatron_optimizer makes for "
-                "adam or sgd"
+                "adam or sgd",
             )
         if each.is_stub_optimizer:
-            raise ConfigError("a rank without parameters to train cannot be protected: nothing tells when it updates")
-    for what, why in _inexact(chunks, optimizers):
-        raise ConfigError(f"{what} cannot be protected with Megatron-Core: {why}")
-    for what in [] if force else _untried(chunks, optimizers):
-        raise ConfigError(
+            raise Refused(
+                Megatron.NO_PARAMETERS,
+                "a rank without parameters to train cannot be protected: nothing tells when it updates",
+            )
+    for refusal, what, why in _inexact(chunks, optimizers):
+        raise Refused(refusal, f"{what} cannot be protected with Megatron-Core: {why}")
+    for refusal, what in [] if force else _untried(chunks, optimizers):
+        raise Refused(
+            refusal,
             f"{what} was never tried with this integration: leave it out, or use force=True, and compare the losses "
-            "with those of an unprotected run"
+            "with those of an unprotected run",
         )
 
 
-def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[str, str]]:
+def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[Megatron, str, str]]:
     model, ddp, update = chunks[0].config, chunks[0].ddp_config, optimizers[0].config
     tracker = random._CUDA_RNG_STATE_TRACKER
     has_plain_tracker = tracker is None or (
         type(tracker) is random.CudaRNGStatesTracker and not tracker.use_cudagraphable_rng
     )
     return [
-        (what, why)
-        for is_used, what, why in (
-            (bool(model.fp8 or model.fp4), "fp8 and fp4", "scales and their history are kept outside of the state"),
-            (ddp.fp8_param_gather, "fp8_param_gather", "scales and their history are kept outside of the state"),
+        (refusal, what, why)
+        for is_used, refusal, what, why in (
+            (bool(model.fp8 or model.fp4), Megatron.FP8, "fp8 and fp4", _SCALES),
+            (ddp.fp8_param_gather, Megatron.FP8_GATHER, "fp8_param_gather", _SCALES),
             (
                 model.cuda_graph_impl != "none" or model.enable_cuda_graph or model.external_cuda_graph,
+                Megatron.CUDA_GRAPHS,
                 "CUDA graphs",
                 "they hold collectives of groups that are rebuilt after a fault",
             ),
             (
                 not has_plain_tracker,
+                Megatron.OTHER_TRACKER,
                 "a tracker of random numbers for CUDA graphs or of Transformer Engine",
                 "its states are not captured; use Megatron's own",
             ),
             (
                 model.cpu_offloading or model.fine_grained_activation_offloading,
+                Megatron.ACTIVATION_OFFLOAD,
                 "offloading of activations",
                 "what a step that was cut off has moved cannot be dropped",
             ),
-            (update.optimizer_cpu_offload, "optimizer_cpu_offload", "its state is spread over several optimizers"),
+            (
+                update.optimizer_cpu_offload,
+                Megatron.OPTIMIZER_OFFLOAD,
+                "optimizer_cpu_offload",
+                "its state is spread over several optimizers",
+            ),
             (
                 update.use_precision_aware_optimizer,
+                Megatron.PRECISION_AWARE,
                 "use_precision_aware_optimizer",
                 "parameters are in the optimizer's own format",
             ),
             (
                 update.overlap_param_gather_with_optimizer_step,
+                Megatron.GATHER_IN_STEP,
                 "overlap_param_gather_with_optimizer_step",
                 "parameters are in flight when a step ends",
             ),
             (
                 ddp.num_distributed_optimizer_instances > 1,
+                Megatron.SEVERAL_INSTANCES,
                 "several instances of the distributed optimizer",
                 "gradients are reduced on a stream that is not watched",
             ),
-            (bool(model.mtp_num_layers), "multi-token prediction", "the sums of its losses are not captured"),
+            (
+                bool(model.mtp_num_layers),
+                Megatron.MULTI_TOKEN,
+                "multi-token prediction",
+                "the sums of its losses are not captured",
+            ),
             (
                 model.experimental_attention_variant is not None,
+                Megatron.ATTENTION_VARIANT,
                 "experimental_attention_variant",
                 "the sums of its losses are not captured",
             ),
-            (model.qk_clip, "qk_clip", "it changes parameters outside of the optimizer"),
+            (model.qk_clip, Megatron.QK_CLIP, "qk_clip", "it changes parameters outside of the optimizer"),
             (
                 get_rerun_state_machine().get_mode() != RerunMode.DISABLED,
+                Megatron.RERUN,
                 "the rerun state machine",
                 "it runs steps again itself; use RerunMode.DISABLED, which still looks for NaN",
             ),
@@ -123,7 +149,7 @@ def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _untried(chunks: list[Any], optimizers: list[Any]) -> list[str]:
+def _untried(chunks: list[Any], optimizers: list[Any]) -> list[tuple[Megatron, str]]:
     model, ddp = chunks[0].config, chunks[0].ddp_config
     kinds = {type(each.optimizer).__name__ for each in optimizers if not isinstance(each.optimizer, _TORCHS_OWN)}
     outside = {
@@ -133,20 +159,20 @@ def _untried(chunks: list[Any], optimizers: list[Any]) -> list[str]:
         if type(module).__module__.startswith(("transformer_engine", "megatron.core.extensions"))
     }
     return [
-        what
-        for is_used, what in (
-            (bool(kinds), f"the optimizer {', '.join(sorted(kinds))}"),
-            (bool(outside), "Transformer Engine"),
-            (model.context_parallel_size > 1, "context parallelism"),
-            (model.gradient_accumulation_fusion, "gradient_accumulation_fusion"),
-            (model.tp_comm_overlap, "tp_comm_overlap"),
-            (model.delay_wgrad_compute or ddp.delay_wgrad_compute, "delay_wgrad_compute"),
-            (model.overlap_moe_expert_parallel_comm, "overlap_moe_expert_parallel_comm"),
-            (model.moe_shared_expert_overlap, "moe_shared_expert_overlap"),
-            (model.defer_embedding_wgrad_compute, "defer_embedding_wgrad_compute"),
-            (model.moe_token_dispatcher_type == "flex", "moe_token_dispatcher_type='flex'"),
-            (ddp.nccl_ub, "nccl_ub"),
-            (ddp.reduce_scatter_with_fp32_accumulation, "reduce_scatter_with_fp32_accumulation"),
+        (refusal, what)
+        for is_used, refusal, what in (
+            (bool(kinds), Megatron.FUSED_OPTIMIZER, f"the optimizer {', '.join(sorted(kinds))}"),
+            (bool(outside), Megatron.ENGINE, "Transformer Engine"),
+            (model.context_parallel_size > 1, Megatron.CONTEXT_PARALLEL, "context parallelism"),
+            (model.gradient_accumulation_fusion, Megatron.ACCUMULATION_FUSION, "gradient_accumulation_fusion"),
+            (model.tp_comm_overlap, Megatron.TP_OVERLAP, "tp_comm_overlap"),
+            (model.delay_wgrad_compute or ddp.delay_wgrad_compute, Megatron.DELAYED_WGRAD, "delay_wgrad_compute"),
+            (model.overlap_moe_expert_parallel_comm, Megatron.EXPERT_OVERLAP, "overlap_moe_expert_parallel_comm"),
+            (model.moe_shared_expert_overlap, Megatron.SHARED_EXPERT_OVERLAP, "moe_shared_expert_overlap"),
+            (model.defer_embedding_wgrad_compute, Megatron.DEFERRED_EMBEDDING, "defer_embedding_wgrad_compute"),
+            (model.moe_token_dispatcher_type == "flex", Megatron.FLEX_DISPATCHER, "moe_token_dispatcher_type='flex'"),
+            (ddp.nccl_ub, Megatron.NCCL_UB, "nccl_ub"),
+            (ddp.reduce_scatter_with_fp32_accumulation, Megatron.FP32_SCATTER, "reduce_scatter_with_fp32_accumulation"),
         )
         if is_used
     ]

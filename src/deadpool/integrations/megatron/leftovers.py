@@ -24,8 +24,9 @@ import gc
 import time
 from typing import Any
 
-from deadpool.errors import ConfigError
+from deadpool.integrations.megatron.refusals import Megatron
 from deadpool.integrations.megatron.state import bucket_groups, buffers, ordered_params, replicas
+from deadpool.integrations.refusals import Refused
 from deadpool.trainer.adapters.plain import Adapter
 
 _FUNCTIONS = ("no_sync_func", "grad_sync_func", "param_sync_func")
@@ -83,10 +84,11 @@ class MegatronAdapter(Adapter):
 
     def state_dict(self) -> dict[str, Any]:
         if self._stepped and not all(self._zeroed.values()):
-            raise ConfigError(
+            raise Refused(
+                Megatron.NOT_ZEROED,
                 "a step has not called zero_grad_buffer() on every model chunk: gradients that are added up over "
                 "several steps cannot be protected, because a redone step would lose those of the steps before. Use "
-                "more microbatches per step"
+                "more microbatches per step",
             )
         self._note_boundary()
         return {"running_timers": sorted(self._running)}
@@ -156,10 +158,11 @@ class BucketState:
 
 def _state_of(group: Any) -> dict[str, Any]:
     if group.param_gather_handle is not None or group.grad_reduce_handle is not None:
-        raise ConfigError(
+        raise Refused(
+            Megatron.IN_FLIGHT,
             "a step has ended while a bucket of Megatron's DistributedDataParallel is still being communicated: such "
             "a job cannot be protected. Every bucket needs a parameter that is used in each forward, and gradients "
-            "have to be finished (finalize_model_grads) in the step"
+            "have to be finished (finalize_model_grads) in the step",
         )
     return {
         "is_first_batch": group.is_first_batch,

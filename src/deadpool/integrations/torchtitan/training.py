@@ -33,9 +33,11 @@ from torch.distributed.fsdp import FSDPModule
 from torchtitan.components.loss import ChunkedLossWrapper
 from torchtitan.tools.utils import GarbageCollection
 
-from deadpool.errors import ConfigError, NotInPlace
+from deadpool.errors import NotInPlace
 from deadpool.integrations.plain_state import plain_attributes, set_plain_attributes
+from deadpool.integrations.refusals import Refused
 from deadpool.integrations.torchtitan.quiet import Quiet, watch_checkpoints, watch_metrics, watch_validation
+from deadpool.integrations.torchtitan.refusals import Torchtitan
 from deadpool.snapshot.record.record import decode, encode
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.adapters import Adapter
@@ -60,7 +62,10 @@ class Batches(Iterator[Any]):
         """The batches of `loader`, from where it stands. It is begun here and not at the first batch, so that the
         random numbers that this draws are drawn before the first step, also by a process that comes later."""
         if loader is not self._loader:
-            raise ConfigError("train() reads batches of another loader than trainer.dataloader: only that is protected")
+            raise Refused(
+                Torchtitan.OTHER_LOADER,
+                "train() reads batches of another loader than trainer.dataloader: only that is protected",
+            )
         if self._iterator is None:
             self._iterator = iter(loader)
         return self
@@ -94,9 +99,10 @@ class Batches(Iterator[Any]):
         text = "the training data, put back to where it stood before the last step, gives other batches than it gave"
         if self._was_read:
             raise NotInPlace(text)
-        raise ConfigError(
+        raise Refused(
+            Torchtitan.OTHER_BATCHES,
             f"{text}, also in a fresh process: `load_state_dict` of the loader or of its data set has to put back all "
-            "that the next batches depend on"
+            "that the next batches depend on",
         )
 
 
@@ -220,7 +226,7 @@ class Training:
 
     def run(self, train: Callable[[], None]) -> None:
         if self.job is not None:
-            raise ConfigError("train() was called a second time: a job has one loop")
+            raise Refused(Torchtitan.CALLED_TWICE, "train() was called a second time: a job has one loop")
         while True:
             try:
                 train()
@@ -255,9 +261,10 @@ class Training:
 
     def require_open_step(self) -> None:
         if self.job is None or self._loop.step is None:
-            raise ConfigError(
+            raise Refused(
+                Torchtitan.UNKNOWN_STEPS,
                 f"{type(self._trainer).__bases__[1].__name__} calls train_step without asking should_continue_training "
-                "before each step, so nobody knows where steps begin: ask it in `train`, as torchtitan's Trainer does"
+                "before each step, so nobody knows where steps begin: ask it in `train`, as torchtitan's Trainer does",
             )
 
     def _begin(self) -> None:

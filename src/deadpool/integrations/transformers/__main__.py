@@ -15,8 +15,9 @@ from typing import Any
 
 from transformers import Trainer
 
-from deadpool.errors import ConfigError
+from deadpool.integrations.refusals import Refused
 from deadpool.integrations.transformers.hooks import ProtectedTrainer, checkpoint_to_begin_with, protect
+from deadpool.integrations.transformers.refusals import Trainers
 from deadpool.trainer.process.main import run_program
 
 
@@ -38,7 +39,7 @@ def protect_on_train() -> None:
 def main() -> None:
     command = sys.argv[1:]
     if not command:
-        raise ConfigError(f"{__spec__.name}: the program is missing: give a script, or -m and a module")
+        raise Refused(Trainers.NO_PROGRAM, "the program is missing: give a script, or -m and a module")
     protect_on_train()
     run_program(command)
 

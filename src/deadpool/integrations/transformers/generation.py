@@ -18,8 +18,9 @@ from typing import Any
 
 from transformers.trainer_callback import DefaultFlowCallback, TrainerCallback
 
-from deadpool.errors import ConfigError
 from deadpool.integrations.library_check import require_suitable
+from deadpool.integrations.refusals import Refused
+from deadpool.integrations.transformers.refusals import Trainers
 from deadpool.integrations.transformers.relies_on import TRL
 
 _TRIED = ("GRPOTrainer", "RLOOTrainer")
@@ -35,19 +36,32 @@ def require_supported_generation(trainer: Any, *, force: bool) -> None:
     kinds = [kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
     if not set(kinds) & set(_TRIED):
         found = kinds[0] if kinds else type(trainer).__name__
-        raise ConfigError(
+        raise Refused(
+            Trainers.OTHER_GENERATION,
             f"{found} generates its batches in a way that was never tried: of such trainers {' and '.join(_TRIED)} "
-            "can be protected"
+            "can be protected",
         )
     require_suitable([TRL], force=force)
-    for is_used, what, why in (
-        (_is_set(trainer, "use_vllm"), "use_vllm", "its engine has random numbers of its own"),
-        (getattr(trainer, "tools", None), "tools", "what they do cannot be taken back"),
-        (getattr(trainer, "environment_factories", None), "environment_factory", "what it does cannot be taken back"),
-        (_is_set(trainer, "use_transformers_continuous_batching"), "continuous batching", "it was never tried"),
+    for is_used, refusal, what, why in (
+        (_is_set(trainer, "use_vllm"), Trainers.VLLM, "use_vllm", "its engine has random numbers of its own"),
+        (getattr(trainer, "tools", None), Trainers.TOOLS, "tools", "what they do cannot be taken back"),
+        (
+            getattr(trainer, "environment_factories", None),
+            Trainers.ENVIRONMENTS,
+            "environment_factory",
+            "what it does cannot be taken back",
+        ),
+        (
+            _is_set(trainer, "use_transformers_continuous_batching"),
+            Trainers.CONTINUOUS_BATCHING,
+            "continuous batching",
+            "it was never tried",
+        ),
     ):
         if is_used:
-            raise ConfigError(f"{what} cannot be protected with {kinds[0]}: {why}; generate with transformers alone")
+            raise Refused(
+                refusal, f"{what} cannot be protected with {kinds[0]}: {why}; generate with transformers alone"
+            )
 
 
 def _is_set(trainer: Any, option: str) -> bool:

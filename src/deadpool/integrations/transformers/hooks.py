@@ -9,10 +9,11 @@ from torch import Tensor
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from deadpool.errors import ConfigError
 from deadpool.integrations.accelerate.data import require_supported_loader
 from deadpool.integrations.library_check import is_protected_job
+from deadpool.integrations.refusals import Refused
 from deadpool.integrations.transformers.generation import QuietCallbacks
+from deadpool.integrations.transformers.refusals import Trainers
 from deadpool.integrations.transformers.relies_on import LIBRARIES
 from deadpool.integrations.transformers.training import RESUMED, Training, require_supported
 from deadpool.trainer import current
@@ -30,7 +31,7 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
-        raise ConfigError("protect() was called twice for this trainer")
+        raise Refused(Trainers.CALLED_TWICE, "protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
         return UnprotectedLibraryJob(_LOOP)
     require_supported(trainer, objects, force=force)

@@ -21,9 +21,9 @@ from accelerate.data_loader import skip_first_batches
 from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
 
-from deadpool.errors import ConfigError
 from deadpool.integrations.accelerate.data import AcceleratedData
 from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
+from deadpool.integrations.refusals import Refused
 from deadpool.integrations.transformers.generation import (
     GeneratedBatches,
     QuietCallbacks,
@@ -31,6 +31,7 @@ from deadpool.integrations.transformers.generation import (
     generates,
     require_supported_generation,
 )
+from deadpool.integrations.transformers.refusals import Trainers
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
@@ -104,19 +105,30 @@ def _has_connections(callback: TrainerCallback) -> bool:
 
 def require_supported(trainer: Any, objects: dict[str, object], *, force: bool) -> None:
     args = trainer.args
-    for is_used, what, instead in (
-        (args.auto_find_batch_size, "auto_find_batch_size", "give per_device_train_batch_size"),
-        (args.ignore_data_skip, "ignore_data_skip", "leave it out: a step can be redone only with its own batches"),
-        (trainer.is_deepspeed_enabled, "DeepSpeed", "use DDP"),
+    for is_used, refusal, what, instead in (
+        (
+            args.auto_find_batch_size,
+            Trainers.BATCH_SIZE_FINDER,
+            "auto_find_batch_size",
+            "give per_device_train_batch_size",
+        ),
+        (
+            args.ignore_data_skip,
+            Trainers.IGNORED_SKIP,
+            "ignore_data_skip",
+            "leave it out: a step can be redone only with its own batches",
+        ),
+        (trainer.is_deepspeed_enabled, Trainers.DEEPSPEED, "DeepSpeed", "use DDP"),
         (
             args.dataloader_persistent_workers and args.eval_strategy != "no",
+            Trainers.PERSISTENT_AND_EVALUATION,
             "dataloader_persistent_workers with evaluations",
             "leave it out: the loader of an evaluation keeps its workers too, and draws a seed in the first one only",
         ),
-        (args.world_size == 1, "a job of one rank", "start it with `deadpool run --nodes 2`"),
+        (args.world_size == 1, Trainers.ONE_RANK, "a job of one rank", "start it with `deadpool run --nodes 2`"),
     ):
         if is_used:
-            raise ConfigError(f"{what} cannot be protected with transformers.Trainer: {instead}")
+            raise Refused(refusal, f"{what} cannot be protected with transformers.Trainer: {instead}")
     require_supported_generation(trainer, force=force)
     _require_models_of_callbacks(trainer, objects)
 
@@ -128,9 +140,10 @@ def _require_models_of_callbacks(trainer: Any, objects: dict[str, object]) -> No
         for name, value in vars(callback).items():
             if isinstance(value, nn.Module) and id(value) not in known:
                 kind = type(callback).__name__
-                raise ConfigError(
+                raise Refused(
+                    Trainers.MODEL_OF_CALLBACK,
                     f"the callback {kind} has a model in its attribute {name}, which would not come back after a "
-                    f"fault: pass it, as in protect(trainer, {name}=callback.{name})"
+                    f"fault: pass it, as in protect(trainer, {name}=callback.{name})",
                 )
 
 
@@ -155,7 +168,7 @@ class Training:
 
     def begin(self, trainer: Any, prepared: tuple[nn.Module, Any], max_steps: int, resumed_from: str | None) -> None:
         if self.job is not None:
-            raise ConfigError("train() was called a second time: a job has one loop")
+            raise Refused(Trainers.CALLED_TWICE, "train() was called a second time: a job has one loop")
         joined = join()
         assert isinstance(joined, JobRank)
         self._max_steps, self.loss = max_steps, SummedLoss(trainer.args.device)

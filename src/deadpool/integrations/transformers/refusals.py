@@ -1,0 +1,42 @@
+"""What the integration with transformers' Trainer and TRL refuses, and why."""
+
+from __future__ import annotations
+
+from deadpool.integrations.refusals import Refusal, Refusals, Why
+
+_TAKEN_BACK = "what they do cannot be taken back"
+
+
+class Trainers(Refusals):
+    ONE_RANK = Refusal("a job of one rank", Why.INHERENT, "start it with `deadpool run --nodes 2`")
+    BATCH_SIZE_FINDER = Refusal(
+        "`auto_find_batch_size`", Why.INHERENT, "other sizes after a fault: give per_device_train_batch_size"
+    )
+    IGNORED_SKIP = Refusal(
+        "`ignore_data_skip`", Why.INHERENT, "a step can be redone only with its own batches: leave it out"
+    )
+    DEEPSPEED = Refusal("DeepSpeed through Trainer", Why.UNTRIED, "no fault was tried with it: use DDP or FSDP2")
+    PERSISTENT_AND_EVALUATION = Refusal(
+        "`dataloader_persistent_workers` where training evaluates",
+        Why.NOT_BUILT,
+        "the loader of the evaluation keeps its workers too, and draws a seed in the first one only",
+    )
+    MODEL_OF_CALLBACK = Refusal(
+        "a model that a callback holds, unless you pass it", Why.INHERENT, "nobody else knows whether it changes"
+    )
+    OTHER_GENERATION = Refusal(
+        "trainers that generate their batches, other than GRPO and RLOO",
+        Why.UNTRIED,
+        "no fault was tried with them",
+    )
+    VLLM = Refusal(
+        "GRPO and RLOO with `use_vllm`",
+        Why.NOT_BUILT,
+        "the engine has random numbers of its own, and weights that a step sends it in a group that is not rebuilt: "
+        "see below",
+    )
+    TOOLS = Refusal("GRPO with `tools`", Why.INHERENT, _TAKEN_BACK)
+    ENVIRONMENTS = Refusal("GRPO with `environment_factory`", Why.INHERENT, _TAKEN_BACK)
+    CONTINUOUS_BATCHING = Refusal("GRPO and RLOO with continuous batching", Why.UNTRIED, "no fault was tried with it")
+    CALLED_TWICE = Refusal("`protect()` or `train()` called twice", Why.MISUSE, "a job has one loop")
+    NO_PROGRAM = Refusal("the module without a program", Why.MISUSE, "give a script, or -m and a module")
