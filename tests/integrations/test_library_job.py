@@ -17,6 +17,7 @@ from deadpool.trainer.interface import Job
 from deadpool.trainer.library_job import LibraryJob, UnprotectedLibraryJob
 
 FILES = {
+    "accelerate": ("loop.py", "accelerator"),
     "deepspeed": ("engine.py", "engine"),
     "lightning": ("hooks.py", "trainer"),
     "megatron": ("hooks.py", "model"),

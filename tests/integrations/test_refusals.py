@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import deadpool.integrations
-from deadpool.integrations.refusals import Refusal, Refusals, Why
+from deadpool.integrations.refusals import Refusals, RefusedUse, Why
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(deadpool.integrations.__file__).parent
@@ -29,14 +29,12 @@ def enumeration(framework: str) -> type[Refusals]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    (found,) = (
-        each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__
-    )
+    (found,) = (each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__)
     assert issubclass(found, Refusals)
     return found
 
 
-def refusals_of(framework: str) -> list[Refusal]:
+def refusals_of(framework: str) -> list[RefusedUse]:
     """Those that its page counts."""
     members = list(enumeration(framework))
     if framework in ALSO:
@@ -45,9 +43,9 @@ def refusals_of(framework: str) -> list[Refusal]:
     return [each.refusal for each in members if each.refusal.why is not Why.MISUSE]
 
 
-def rows_of(refusals: Iterable[Refusal]) -> list[str]:
+def rows_of(refusals: Iterable[RefusedUse]) -> list[str]:
     """One row for each reason, in the order of the reasons' kinds."""
-    grouped: dict[tuple[int, str], list[Refusal]] = {}
+    grouped: dict[tuple[int, str], list[RefusedUse]] = {}
     for each in refusals:
         grouped.setdefault((COUNTED.index(each.why), each.reason), []).append(each)
     return [
@@ -71,7 +69,10 @@ def test_page_lists_what_is_refused_with_its_reason(framework):
 
 def test_page_of_all_frameworks_counts_refusals():
     told = section(ROOT / "docs/howto/other-frameworks.md", "What is refused, counted")
-    rows = {cells[0]: cells[2:] for cells in (re.split(r" *\| *", line[2:-2]) for line in told.splitlines()[1:] if "|" in line)}
+    rows = {
+        cells[0]: cells[2:]
+        for cells in (re.split(r" *\| *", line[2:-2]) for line in told.splitlines()[1:] if "|" in line)
+    }
     for framework in FRAMEWORKS:
         counts = Counter(each.why for each in refusals_of(framework))
         assert rows[f"[{framework}]({framework}.md)"] == [

@@ -16,20 +16,20 @@ class Why(Enum):
     """Tells refusals that stay from those that work may end."""
 
     INHERENT = "inherent"
-    """What a step does there cannot be put back, or nobody knows where its steps begin."""
+    """A step does what cannot be put back, or nobody knows where steps begin."""
 
     NOT_BUILT = "not built"
-    """Its state could be captured, and nobody has written that yet."""
+    """The state could be captured, and nobody has written that yet."""
 
     UNTRIED = "never tried"
-    """It may work: no fault was tried with it."""
+    """This may work, and no fault was tried with it."""
 
     MISUSE = "wrong call"
-    """A call that cannot mean anything. The pages do not count these."""
+    """The call cannot mean anything. The pages do not count these."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedUse:
     """`what` and `reason` are the words of the page."""
 
     what: str
@@ -38,11 +38,11 @@ class Refusal:
 
 
 class Refusals(Enum):
-    """The base of all enumerations; the value of each member is a Refusal."""
+    """The base of all enumerations; the value of each member is a RefusedUse."""
 
     @property
-    def refusal(self) -> Refusal:
-        value: Refusal = self.value
+    def refusal(self) -> RefusedUse:
+        value: RefusedUse = self.value
         return value
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
-from deadpool.integrations.accelerate.refusals import Accelerated
+from deadpool.integrations.accelerate.refusals import AccelerateRefusal
 from deadpool.integrations.accelerate.relies_on import LIBRARIES
 from deadpool.integrations.library_check import require_suitable
 from deadpool.integrations.refusals import Refused
@@ -39,7 +39,7 @@ def environment_of(arguments: list[str], rank_count: int) -> tuple[Any, dict[str
     _require_ours(args, defaults)
     if (says_count or defaults is not None) and int(args.num_processes) != rank_count:
         raise Refused(
-            Accelerated.OTHER_COUNT,
+            AccelerateRefusal.OTHER_COUNT,
             f"accelerate launch was told num_processes {args.num_processes}, and this job has {rank_count} ranks: "
             "--nodes and --nproc-per-node of `deadpool run` say how many",
         )
@@ -58,12 +58,12 @@ def _require_ours(args: Any, defaults: Any) -> None:
         found.append(str(defaults.compute_environment))
     for name in found:
         raise Refused(
-            Accelerated.LAUNCHER,
+            AccelerateRefusal.LAUNCHER,
             f"accelerate launch with {name} starts processes that are not those of `deadpool run`: leave it out",
         )
     if args.gpu_ids not in (None, "all"):
         raise Refused(
-            Accelerated.GPU_IDS,
+            AccelerateRefusal.GPU_IDS,
             "gpu_ids comes too late for a process that has a device: set CUDA_VISIBLE_DEVICES for `deadpool run`",
         )
 

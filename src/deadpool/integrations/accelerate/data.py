@@ -17,7 +17,7 @@ from typing import Any
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard, skip_first_batches
 from torch.utils.data import DataLoader
 
-from deadpool.integrations.accelerate.refusals import Accelerated
+from deadpool.integrations.accelerate.refusals import AccelerateRefusal
 from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.data.position import DataPosition
 
@@ -27,12 +27,12 @@ _NAME = "the training data"
 def require_supported_loader(loader: Any) -> None:
     if type(loader) not in (DataLoaderShard, DataLoaderDispatcher):
         raise Refused(
-            Accelerated.OTHER_LOADER,
+            AccelerateRefusal.OTHER_LOADER,
             f"{_NAME}: a {type(loader).__name__} cannot be protected: use a loader that Accelerate made",
         )
     if type(loader.base_dataloader) is not DataLoader:
         raise Refused(
-            Accelerated.STATEFUL_LOADER,
+            AccelerateRefusal.STATEFUL_LOADER,
             f"{_NAME}: a {type(loader.base_dataloader).__name__} cannot be protected with Accelerate: leave out "
             "use_stateful_dataloader, the position of the plain loader is known",
         )
@@ -82,7 +82,7 @@ class AcceleratedData:
         made = original(self._loader, count)
         if self._is_dispatched or made.skip_batches:
             raise Refused(
-                Accelerated.RESUMED_IN_A_STREAM,
+                AccelerateRefusal.RESUMED_IN_A_STREAM,
                 f"{_NAME}: a training that goes on from a checkpoint in the middle of an epoch cannot be protected "
                 "where it reads an IterableDataset: let the checkpoint be of the end of an epoch, or begin without it",
             )
@@ -126,7 +126,7 @@ class Endless(Iterator[Any]):
             self.used += 1
             return batch
         if self.used == 0:
-            raise Refused(Accelerated.EMPTY_EPOCH, f"{_NAME}: an epoch of this loader has no batch for this rank")
+            raise Refused(AccelerateRefusal.EMPTY_EPOCH, f"{_NAME}: an epoch of this loader has no batch for this rank")
         self._leave_epoch()
         return next(self)
 

@@ -10,7 +10,7 @@ from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
 from accelerate.utils import DistributedType
 
 from deadpool.integrations.accelerate.data import Endless
-from deadpool.integrations.accelerate.refusals import Accelerated
+from deadpool.integrations.accelerate.refusals import AccelerateRefusal
 from deadpool.integrations.accelerate.relies_on import LIBRARIES
 from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.refusals import Refused
@@ -33,7 +33,7 @@ class UpdateState:
         assert current.session is not None
         if not current.session.groups.detached and not accelerator.sync_gradients:
             raise Refused(
-                Accelerated.BETWEEN_UPDATES,
+                AccelerateRefusal.BETWEEN_UPDATES,
                 "a step has ended between two updates: put all micro batches of an update into one `with step:`, until "
                 "accelerator.sync_gradients is true",
             )
@@ -80,13 +80,13 @@ def _prepared(accelerator: Any) -> dict[str, Any]:
 def require_supported(accelerator: Any, objects: dict[str, object]) -> None:
     if not accelerator._models or not accelerator._optimizers:
         raise Refused(
-            Accelerated.NOTHING_PREPARED,
+            AccelerateRefusal.NOTHING_PREPARED,
             "this Accelerator has prepared no model or no optimizer: call accelerator.prepare() before protect()",
         )
     for name, value in objects.items():
         if isinstance(value, DataLoaderShard | DataLoaderDispatcher):
             raise Refused(
-                Accelerated.NOT_ENDLESS,
+                AccelerateRefusal.NOT_ENDLESS,
                 f"protect({name}=...) got a loader of accelerator.prepare, whose generator reads ahead: use "
                 f"batches = endless(loader), protect(accelerator, {name}=batches), and next(batches) in the loop",
             )
@@ -97,31 +97,31 @@ def require_supported_layout(accelerator: Any) -> None:
     for is_used, refusal, what, instead in (
         (
             accelerator.num_processes == 1,
-            Accelerated.ONE_RANK,
+            AccelerateRefusal.ONE_RANK,
             "a job of one rank",
             "start it with `deadpool run --nodes 2`",
         ),
         (
             kind not in _KNOWN,
-            Accelerated.OTHER_DISTRIBUTED,
+            AccelerateRefusal.OTHER_DISTRIBUTED,
             f"distributed_type {kind.value}",
             "it was never tried; DeepSpeed and Megatron-Core have integrations of their own",
         ),
         (
             kind == DistributedType.FSDP and plugin is not None and plugin.fsdp_version < 2,
-            Accelerated.FSDP1,
+            AccelerateRefusal.FSDP1,
             "fsdp_version 1",
             "use fsdp_version 2",
         ),
         (
             kind == DistributedType.FSDP and plugin is not None and bool(plugin.cpu_offload),
-            Accelerated.CPU_OFFLOAD,
+            AccelerateRefusal.CPU_OFFLOAD,
             "fsdp_offload_params",
             "it was never tried: leave it out",
         ),
         (
             accelerator.mixed_precision == "fp8",
-            Accelerated.FP8,
+            AccelerateRefusal.FP8,
             "mixed_precision fp8",
             "its scales and their history are not captured; use bf16",
         ),

@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-from deadpool.integrations.refusals import Refusal, Refusals, Why
+from deadpool.integrations.refusals import Refusals, RefusedUse, Why
 
 _OTHER_LAUNCHER = "such processes are not those that `deadpool run` starts"
 _UNTRIED = "no fault was tried with it"
 
 
-class Accelerated(Refusals):
-    ONE_RANK = Refusal("a job of one rank", Why.INHERENT, "start it with `deadpool run --nodes 2`")
-    OTHER_DISTRIBUTED = Refusal(
+class AccelerateRefusal(Refusals):
+    ONE_RANK = RefusedUse("a job of one rank", Why.INHERENT, "start it with `deadpool run --nodes 2`")
+    OTHER_DISTRIBUTED = RefusedUse(
         "DeepSpeed, Megatron-LM, XLA and other devices through Accelerate",
         Why.UNTRIED,
         "DeepSpeed and Megatron-Core have integrations of their own",
     )
-    FSDP1 = Refusal("FSDP1 (`fsdp_version: 1`)", Why.NOT_BUILT, "use `fsdp_version: 2`")
-    CPU_OFFLOAD = Refusal("`fsdp_offload_params`", Why.UNTRIED, _UNTRIED)
-    FP8 = Refusal("`mixed_precision: fp8`", Why.NOT_BUILT, "its scales and their history are not captured")
-    NOTHING_PREPARED = Refusal(
+    FSDP1 = RefusedUse("FSDP1 (`fsdp_version: 1`)", Why.NOT_BUILT, "use `fsdp_version: 2`")
+    CPU_OFFLOAD = RefusedUse("`fsdp_offload_params`", Why.UNTRIED, _UNTRIED)
+    FP8 = RefusedUse("`mixed_precision: fp8`", Why.NOT_BUILT, "its scales and their history are not captured")
+    NOTHING_PREPARED = RefusedUse(
         "an Accelerator that has prepared no model or no optimizer", Why.MISUSE, "call accelerator.prepare() before"
     )
-    NOT_ENDLESS = Refusal(
+    NOT_ENDLESS = RefusedUse(
         "a loader of `accelerator.prepare` itself",
         Why.INHERENT,
         "the frames of its generator hold a batch that was read ahead: pass `endless(loader)`, and draw from that",
     )
-    OTHER_LOADER = Refusal("loaders that Accelerate did not make", Why.MISUSE, "pass them to `protect` as they are")
-    STATEFUL_LOADER = Refusal("`use_stateful_dataloader`", Why.UNTRIED, "the position of the plain loader is known")
-    RESUMED_IN_A_STREAM = Refusal(
+    OTHER_LOADER = RefusedUse("loaders that Accelerate did not make", Why.MISUSE, "pass them to `protect` as they are")
+    STATEFUL_LOADER = RefusedUse("`use_stateful_dataloader`", Why.UNTRIED, "the position of the plain loader is known")
+    RESUMED_IN_A_STREAM = RefusedUse(
         "a training that goes on from a checkpoint in the middle of an epoch of an `IterableDataset`",
         Why.NOT_BUILT,
         "Accelerate reads and drops the batches before it in a way that is not followed",
     )
-    EMPTY_EPOCH = Refusal("a loader without a batch", Why.MISUSE, "there is nothing to train on")
-    BETWEEN_UPDATES = Refusal(
+    EMPTY_EPOCH = RefusedUse("a loader without a batch", Why.MISUSE, "there is nothing to train on")
+    BETWEEN_UPDATES = RefusedUse(
         "a step that ends between two updates",
         Why.INHERENT,
         "gradients that are left would be lost if the next step is redone",
     )
-    LAUNCHER = Refusal(
+    LAUNCHER = RefusedUse(
         "`accelerate launch` for TPUs, SageMaker, MPI, DeepSpeed or Megatron-LM; `--no_python`",
         Why.INHERENT,
         _OTHER_LAUNCHER,
     )
-    GPU_IDS = Refusal(
+    GPU_IDS = RefusedUse(
         "`--gpu_ids`", Why.INHERENT, "set CUDA_VISIBLE_DEVICES for `deadpool run`: its processes have a device already"
     )
-    OTHER_COUNT = Refusal(
+    OTHER_COUNT = RefusedUse(
         "`--num_processes` that is not the number of ranks", Why.MISUSE, "`deadpool run` starts the processes"
     )

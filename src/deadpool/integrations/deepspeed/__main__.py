@@ -16,7 +16,7 @@ from typing import Any
 
 from deepspeed.launcher import runner
 
-from deadpool.integrations.deepspeed.refusals import DeepSpeed
+from deadpool.integrations.deepspeed.refusals import DeepSpeedRefusal
 from deadpool.integrations.deepspeed.relies_on import LIBRARIES
 from deadpool.integrations.library_check import require_suitable
 from deadpool.integrations.refusals import Refused
@@ -57,11 +57,11 @@ def _lines_of(file: Path) -> list[tuple[str, str]]:
 
 def _require_ours(args: Any) -> None:
     if args.autotuning:
-        raise Refused(DeepSpeed.AUTOTUNING, "autotuning starts jobs of its own: leave it out")
+        raise Refused(DeepSpeedRefusal.AUTOTUNING, "autotuning starts jobs of its own: leave it out")
     for name in ("elastic_training", "no_python", "bind_cores_to_rank"):
-        if getattr(args, name):
+        if getattr(args, name, False):  # the first of them is gone in 0.19.8
             raise Refused(
-                DeepSpeed.LAUNCHER, f"--{name} is for processes that DeepSpeed's launcher starts: leave it out"
+                DeepSpeedRefusal.LAUNCHER, f"--{name} is for processes that DeepSpeed's launcher starts: leave it out"
             )
 
 
@@ -75,7 +75,7 @@ def _require_count(args: Any, rank_count: int) -> None:
         told = args.num_gpus
     if told > 0 and told != rank_count:
         raise Refused(
-            DeepSpeed.OTHER_COUNT,
+            DeepSpeedRefusal.OTHER_COUNT,
             f"DeepSpeed's launcher was told of {told} processes, and this job has {rank_count} ranks: --nodes and "
             "--nproc-per-node of `deadpool run` say how many",
         )

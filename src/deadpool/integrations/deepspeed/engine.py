@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from deadpool.integrations.deepspeed.leftovers import Bf16, Leftovers, Unfused, Zero12
-from deadpool.integrations.deepspeed.refusals import DeepSpeed
+from deadpool.integrations.deepspeed.refusals import DeepSpeedRefusal
 from deadpool.integrations.deepspeed.relies_on import LIBRARIES
 from deadpool.integrations.deepspeed.zero3 import Zero3
 from deadpool.integrations.library_check import require_suitable
@@ -52,7 +52,7 @@ def leftovers_of(engine: Any) -> Leftovers:
     if isinstance(engine.optimizer, Optimizer):
         return Leftovers(engine)
     raise Refused(
-        DeepSpeed.OTHER_WRAPPER,
+        DeepSpeedRefusal.OTHER_WRAPPER,
         f"an engine whose optimizer is a {kind.__name__} cannot be protected, because it was never tried: ZeRO stages "
         "1 to 3 are accepted, and stage 0 with optimizers of torch",
     )
@@ -145,7 +145,7 @@ class EngineState:
         """Gradients that a step leaves to the next one would be lost if that one is redone."""
         if self._leftovers.has_gradients():
             raise Refused(
-                DeepSpeed.BETWEEN_UPDATES,
+                DeepSpeedRefusal.BETWEEN_UPDATES,
                 "a step has ended between two updates: gradients are left that no engine.step() has used. Put all "
                 "micro batches of an update (gradient_accumulation_steps of them) into one `with step:`, each with "
                 "engine.backward(loss) and engine.step()",
@@ -177,7 +177,8 @@ def protect(engine: DeepSpeedEngine, /, *, force: bool = False, **objects: objec
         found["scheduler"] = engine.lr_scheduler
     for name in found.keys() & objects.keys():
         raise Refused(
-            DeepSpeed.TAKEN_NAME, f"protect({name}=...): the engine's own is protected under this name, use another one"
+            DeepSpeedRefusal.TAKEN_NAME,
+            f"protect({name}=...): the engine's own is protected under this name, use another one",
         )
     found |= objects
     return join().protect(adapters=[EngineAdapter(engine, leftovers)], **found)
@@ -193,7 +194,7 @@ def _require_no_part_of(engine: DeepSpeedEngine, objects: dict[str, object]) -> 
     for name, value in objects.items():
         if id(value) in parts:
             raise Refused(
-                DeepSpeed.PASSED_TWICE,
+                DeepSpeedRefusal.PASSED_TWICE,
                 f"protect({name}=...) got {parts[id(value)]}, which is protected already: leave it out",
             )
 
@@ -203,39 +204,39 @@ def require_supported(engine: Any) -> None:
         raise Refused(refusal, f"{what} cannot be protected with DeepSpeed: {instead}")
 
 
-def _problems(engine: Any) -> Iterator[tuple[DeepSpeed, str, str]]:
+def _problems(engine: Any) -> Iterator[tuple[DeepSpeedRefusal, str, str]]:
     if type(engine) is not DeepSpeedEngine:
         instead = "only the plain DeepSpeedEngine was tried, without pipelines"
-        yield DeepSpeed.OTHER_ENGINE, f"a {type(engine).__name__}", instead
+        yield DeepSpeedRefusal.OTHER_ENGINE, f"a {type(engine).__name__}", instead
     if engine.optimizer is None or engine.basic_optimizer is None:
-        yield DeepSpeed.NO_OPTIMIZER, "an engine without an optimizer", "give deepspeed.initialize an optimizer"
+        yield DeepSpeedRefusal.NO_OPTIMIZER, "an engine without an optimizer", "give deepspeed.initialize an optimizer"
     for is_used, refusal, what, instead in (*_of_layout(engine), *_of_zero(engine), *_of_training(engine)):
         if is_used:
             yield refusal, what, instead
 
 
-_Problem = tuple[bool, DeepSpeed, str, str]
+_Problem = tuple[bool, DeepSpeedRefusal, str, str]
 
 
 def _of_layout(engine: Any) -> Iterator[_Problem]:
-    yield engine.mpu is not None, DeepSpeed.MPU, "model parallelism (mpu)", _UNTRIED
-    yield engine.has_moe_layers, DeepSpeed.EXPERTS, "a mixture of experts", _UNTRIED
-    yield engine.autotp_size() > 1, DeepSpeed.TENSOR_PARALLEL, "tensor_parallel", _UNTRIED
+    yield engine.mpu is not None, DeepSpeedRefusal.MPU, "model parallelism (mpu)", _UNTRIED
+    yield engine.has_moe_layers, DeepSpeedRefusal.EXPERTS, "a mixture of experts", _UNTRIED
+    yield engine.autotp_size() > 1, DeepSpeedRefusal.TENSOR_PARALLEL, "tensor_parallel", _UNTRIED
     ranks = dist.get_world_size(engine.seq_data_parallel_group)
     is_partial = ranks != dist.get_world_size()
-    yield is_partial, DeepSpeed.PARTIAL_DATA_PARALLEL, "a data-parallel group of only some ranks", _UNTRIED
+    yield is_partial, DeepSpeedRefusal.PARTIAL_DATA_PARALLEL, "a data-parallel group of only some ranks", _UNTRIED
     has_sequences = dist.get_world_size(engine.data_parallel_group) != ranks
-    yield has_sequences, DeepSpeed.SEQUENCE_PARALLEL, "sequence parallelism", _UNTRIED
+    yield has_sequences, DeepSpeedRefusal.SEQUENCE_PARALLEL, "sequence parallelism", _UNTRIED
     instead = "start it with `deadpool run --nodes 2`"
-    yield dist.get_world_size() == 1, DeepSpeed.ONE_RANK, "a job of one rank", instead
+    yield dist.get_world_size() == 1, DeepSpeedRefusal.ONE_RANK, "a job of one rank", instead
 
 
-_OFFLOADS = {"offload_optimizer": DeepSpeed.OFFLOAD_OPTIMIZER, "offload_param": DeepSpeed.OFFLOAD_PARAM}
+_OFFLOADS = {"offload_optimizer": DeepSpeedRefusal.OFFLOAD_OPTIMIZER, "offload_param": DeepSpeedRefusal.OFFLOAD_PARAM}
 _UNTRIED_OF_ZERO = {
-    "zero_quantized_weights": DeepSpeed.QUANTIZED_WEIGHTS,
-    "zero_quantized_nontrainable_weights": DeepSpeed.QUANTIZED_FROZEN,
-    "zero_quantized_gradients": DeepSpeed.QUANTIZED_GRADIENTS,
-    "zenflow": DeepSpeed.ZENFLOW,
+    "zero_quantized_weights": DeepSpeedRefusal.QUANTIZED_WEIGHTS,
+    "zero_quantized_nontrainable_weights": DeepSpeedRefusal.QUANTIZED_FROZEN,
+    "zero_quantized_gradients": DeepSpeedRefusal.QUANTIZED_GRADIENTS,
+    "zenflow": DeepSpeedRefusal.ZENFLOW,
 }
 
 
@@ -249,13 +250,13 @@ def _of_zero(engine: Any) -> Iterator[_Problem]:
     has_streams = bool(settings.overlap_comm) and not get_accelerator().is_synchronized_device()
     yield (
         stage > 0 and has_streams,
-        DeepSpeed.OVERLAP,
+        DeepSpeedRefusal.OVERLAP,
         "overlap_comm on a device with streams",
         'set "overlap_comm": false in zero_optimization (stage 3 has it on by default)',
     )
     for name, refusal in _UNTRIED_OF_ZERO.items():
         yield bool(getattr(settings, name, None)), refusal, name, _UNTRIED
-    yield settings.zero_hpz_partition_size > 1, DeepSpeed.HPZ, "zero_hpz_partition_size", _UNTRIED
+    yield settings.zero_hpz_partition_size > 1, DeepSpeedRefusal.HPZ, "zero_hpz_partition_size", _UNTRIED
 
 
 def _of_training(engine: Any) -> Iterator[_Problem]:
@@ -263,26 +264,26 @@ def _of_training(engine: Any) -> Iterator[_Problem]:
     untried = ("onebit", "muon", "zeroone", "lamb")
     own = f"{kind.__module__}.{kind.__name__}".lower()
     is_untried = any(each in own for each in untried)
-    yield is_untried, DeepSpeed.OTHER_OPTIMIZER, f"the optimizer {kind.__name__}", _UNTRIED
+    yield is_untried, DeepSpeedRefusal.OTHER_OPTIMIZER, f"the optimizer {kind.__name__}", _UNTRIED
     yield (
         engine.training_dataloader is not None,
-        DeepSpeed.TRAINING_DATA,
+        DeepSpeedRefusal.TRAINING_DATA,
         "training_data= of deepspeed.initialize",
         "its position is not put back; use torch's DataLoader, and protect(engine, data=loader)",
     )
     accumulates = not engine.managed_gradient_accumulation()
-    yield accumulates, DeepSpeed.OWN_ACCUMULATION, "managed_gradient_accumulation = false", _UNTRIED
+    yield accumulates, DeepSpeedRefusal.OWN_ACCUMULATION, "managed_gradient_accumulation = false", _UNTRIED
     instead = "it was never tried: use bf16 or fp16"
-    yield engine.torch_autocast_enabled(), DeepSpeed.AUTOCAST, "torch_autocast", instead
-    yield engine.data_efficiency_enabled(), DeepSpeed.DATA_EFFICIENCY, "data_efficiency", _UNTRIED
+    yield engine.torch_autocast_enabled(), DeepSpeedRefusal.AUTOCAST, "torch_autocast", instead
+    yield engine.data_efficiency_enabled(), DeepSpeedRefusal.DATA_EFFICIENCY, "data_efficiency", _UNTRIED
     instead = "its hooks cannot be put back: leave it out"
-    yield engine.flops_profiler_enabled(), DeepSpeed.FLOPS_PROFILER, "flops_profiler", instead
+    yield engine.flops_profiler_enabled(), DeepSpeedRefusal.FLOPS_PROFILER, "flops_profiler", instead
     instead = "it ends the script by itself: leave it out"
-    yield engine.autotuning_enabled(), DeepSpeed.AUTOTUNING, "autotuning", instead
-    yield engine.is_compiled or engine.is_deepcompile_enabled(), DeepSpeed.COMPILED, "engine.compile()", _UNTRIED
+    yield engine.autotuning_enabled(), DeepSpeedRefusal.AUTOTUNING, "autotuning", instead
+    yield engine.is_compiled or engine.is_deepcompile_enabled(), DeepSpeedRefusal.COMPILED, "engine.compile()", _UNTRIED
     yield (
         checkpointing.is_configured(),
-        DeepSpeed.CHECKPOINTING,
+        DeepSpeedRefusal.CHECKPOINTING,
         "deepspeed.checkpointing",
         "its buffers are global and were never tried with faults: use torch.utils.checkpoint",
     )

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deadpool.integrations.deepspeed.leftovers import Leftovers, forget_backward
-from deadpool.integrations.deepspeed.refusals import DeepSpeed
+from deadpool.integrations.deepspeed.refusals import DeepSpeedRefusal
 from deadpool.integrations.refusals import Refused
 from deadpool.trainer import current
 
@@ -113,7 +113,7 @@ class UnusedParameters:
         if missing and self.is_watching:
             names = ", ".join(self._zero.param_names[each] for each in missing[:4])
             raise Refused(
-                DeepSpeed.UNUSED_PARAMETER,
+                DeepSpeedRefusal.UNUSED_PARAMETER,
                 f"{names}: no gradient in the first micro batch of a step. ZeRO stage 3 then uses a gradient of an "
                 "earlier step, which cannot be redone exactly: use every parameter in each micro batch, freeze those "
                 "that are not used (requires_grad = False) before deepspeed.initialize, or take stage 2",

@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch.loops import fit_loop as loop_of_fit
 from torch.utils.data import DataLoader
 
-from deadpool.integrations.lightning.refusals import Lightning
+from deadpool.integrations.lightning.refusals import LightningRefusal
 from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.data.position import DataPosition
 
@@ -44,7 +44,7 @@ class LightningData:
         for loader in loaders:
             if not isinstance(loader, DataLoader) or type(loader)._get_iterator is not DataLoader._get_iterator:
                 raise Refused(
-                    Lightning.OTHER_LOADER,
+                    LightningRefusal.OTHER_LOADER,
                     f"the training data: a {type(loader).__name__} cannot be protected with lightning.Trainer: use "
                     "torch's DataLoader, whose position is known",
                 )

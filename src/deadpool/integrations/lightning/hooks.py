@@ -32,7 +32,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
 from deadpool.integrations.library_check import is_protected_job
-from deadpool.integrations.lightning.refusals import Lightning
+from deadpool.integrations.lightning.refusals import LightningRefusal
 from deadpool.integrations.lightning.relies_on import LIBRARIES
 from deadpool.integrations.lightning.training import Quiet, Training
 from deadpool.integrations.refusals import Refused
@@ -50,31 +50,31 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.
 def require_supported_trainer(trainer: Any) -> None:
     if Trainer not in type(trainer).__mro__:  # that of pytorch_lightning is another class
         raise Refused(
-            Lightning.OTHER_TRAINER, f"{type(trainer)} cannot be protected: use Trainer of the package lightning"
+            LightningRefusal.OTHER_TRAINER, f"{type(trainer)} cannot be protected: use Trainer of the package lightning"
         )
     for is_used, refusal, what, instead in (
         (
             type(trainer.strategy) not in (DDPStrategy, ModelParallelStrategy),
-            Lightning.STRATEGY,
+            LightningRefusal.STRATEGY,
             type(trainer.strategy).__name__,
             "use strategy='ddp' or ModelParallelStrategy (FSDP2, tensor parallel)",
         ),
         (
             trainer.world_size == 1,
-            Lightning.ONE_RANK,
+            LightningRefusal.ONE_RANK,
             "a job of one rank",
             "start it with `deadpool run --nodes 2`, and say num_nodes=2",
         ),
         (
             bool(trainer.reload_dataloaders_every_n_epochs),
-            Lightning.RELOADED_LOADERS,
+            LightningRefusal.RELOADED_LOADERS,
             "reload_dataloaders_every_n_epochs",
             "leave it out",
         ),
-        (bool(trainer.overfit_batches), Lightning.OVERFIT, "overfit_batches", "use limit_train_batches"),
+        (bool(trainer.overfit_batches), LightningRefusal.OVERFIT, "overfit_batches", "use limit_train_batches"),
         (
             getattr(trainer, "_val_check_time_interval", None) is not None,
-            Lightning.VALIDATION_BY_TIME,
+            LightningRefusal.VALIDATION_BY_TIME,
             "validation by time",
             "count batches",
         ),
@@ -85,7 +85,7 @@ def require_supported_trainer(trainer: Any) -> None:
         if isinstance(callback, _CALLBACKS):
             name = type(callback).__name__
             raise Refused(
-                Lightning.CALLBACKS,
+                LightningRefusal.CALLBACKS,
                 f"the callback {name} cannot be protected: it changes the loop, the model or the time",
             )
 
@@ -95,7 +95,8 @@ def require_supported_fit(trainer: Any, objects: dict[str, Any]) -> None:
     module = trainer.lightning_module
     if is_overridden("configure_callbacks", module):
         raise Refused(
-            Lightning.CONFIGURE_CALLBACKS, "configure_callbacks cannot be protected: give the callbacks to Trainer"
+            LightningRefusal.CONFIGURE_CALLBACKS,
+            "configure_callbacks cannot be protected: give the callbacks to Trainer",
         )
     known = {id(each) for each in objects.values()}
     holders = [("the module", module, False), ("the data module", trainer.datamodule, False)]
@@ -109,12 +110,12 @@ def require_supported_fit(trainer: Any, objects: dict[str, Any]) -> None:
 def _require_known_attribute(what: str, name: str, value: Any, *, is_callback: bool) -> None:
     if isinstance(value, _GENERATORS):
         raise Refused(
-            Lightning.OWN_GENERATOR,
+            LightningRefusal.OWN_GENERATOR,
             f"{what} has a generator of its own ({name}): protect(trainer, {name}=...) takes it, or use torch's",
         )
     if is_callback and isinstance(value, nn.Module) and not isinstance(value, LightningModule):
         raise Refused(
-            Lightning.MODEL_OF_CALLBACK,
+            LightningRefusal.MODEL_OF_CALLBACK,
             f"{what} holds a model ({name}): protect(trainer, {name}=...) takes it, if all ranks have the same",
         )
 
@@ -122,7 +123,7 @@ def _require_known_attribute(what: str, name: str, value: Any, *, is_callback: b
 def require_supported_data(fit_loop: Any) -> None:
     if isinstance(fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
         raise Refused(
-            Lightning.DATALOADER_ITER,
+            LightningRefusal.DATALOADER_ITER,
             "a training_step that takes dataloader_iter cannot be protected: let it take batches",
         )
 
@@ -132,7 +133,7 @@ def require_supported_validation(val_loop: Any) -> None:
     combined = val_loop._combined_loader
     if any(getattr(each, "persistent_workers", False) for each in (combined.flattened if combined is not None else ())):
         raise Refused(
-            Lightning.PERSISTENT_VALIDATION,
+            LightningRefusal.PERSISTENT_VALIDATION,
             "persistent_workers of a validation loader cannot be protected: a seed is drawn in the first validation "
             "only, and a process that takes part later would draw one; leave it out there",
         )
@@ -149,7 +150,7 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer.fit_loop, ProtectedFitLoop):
-        raise Refused(Lightning.CALLED_TWICE, "protect() was called twice for this trainer")
+        raise Refused(LightningRefusal.CALLED_TWICE, "protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
         return UnprotectedLibraryJob(_LOOP)
     require_supported_trainer(trainer)
@@ -226,7 +227,7 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
             super().advance(data_fetcher)
         except StopIteration:
             raise Refused(
-                Lightning.SKIPPED_EPOCH,
+                LightningRefusal.SKIPPED_EPOCH,
                 "on_train_batch_start returned -1: epochs that end early cannot be protected",
             ) from None
         self._require_no_gradients_kept(steps)
@@ -247,7 +248,7 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
             return
         if any(parameter.grad is not None for parameter in module.parameters()):
             raise Refused(
-                Lightning.KEPT_GRADIENTS,
+                LightningRefusal.KEPT_GRADIENTS,
                 "training_step has computed gradients and no optimizer has stepped: gradients that are added up over "
                 "batches by hand cannot be protected; use automatic optimization with accumulate_grad_batches",
             )

@@ -31,7 +31,7 @@ from lightning.pytorch.loops.progress import _BaseProgress
 from torch import Tensor
 from torchmetrics import Metric
 
-from deadpool.integrations.lightning.refusals import Lightning
+from deadpool.integrations.lightning.refusals import LightningRefusal
 from deadpool.integrations.plain_state import is_plain, plain_attributes, set_plain_attributes
 from deadpool.integrations.refusals import Refused
 
@@ -114,13 +114,13 @@ def _of_result(result: Any) -> dict[str, Any]:
     reduction = next((name for name, known in _REDUCTIONS.items() if meta.reduce_fx is known), None)
     if reduction is None:
         raise Refused(
-            Lightning.OTHER_REDUCTION,
+            LightningRefusal.OTHER_REDUCTION,
             f"self.log({meta.name!r}, reduce_fx=...): only torch.mean, sum, max and min can be protected",
         )
     how = {name: getattr(meta, name) for name in _HOW}
     sync = {"sync_dist": meta.sync._should, "rank_zero_only": meta.sync.rank_zero_only}
     if meta.sync._group is not None:
-        raise Refused(Lightning.SYNC_GROUP, f"self.log({meta.name!r}, sync_dist_group=...) cannot be protected")
+        raise Refused(LightningRefusal.SYNC_GROUP, f"self.log({meta.name!r}, sync_dist_group=...) cannot be protected")
     sums = {name: _to_host(vars(result)[name]) for name in _SUMS if name in vars(result)} if result.is_tensor else {}
     return {
         "how": {**how, **sync},

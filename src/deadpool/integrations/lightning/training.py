@@ -23,7 +23,7 @@ from lightning.pytorch.trainer import call
 
 from deadpool.integrations.lightning.data import LightningData
 from deadpool.integrations.lightning.loop_state import LoopState
-from deadpool.integrations.lightning.refusals import Lightning
+from deadpool.integrations.lightning.refusals import LightningRefusal
 from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
@@ -152,7 +152,7 @@ class Training:
 
     def run(self, fit_loop: Any) -> None:
         if self.job is not None:
-            raise Refused(Lightning.CALLED_TWICE, "fit() was called a second time: a job has one loop")
+            raise Refused(LightningRefusal.CALLED_TWICE, "fit() was called a second time: a job has one loop")
         is_again = False
         while True:
             try:

@@ -21,7 +21,7 @@ from torch import optim
 
 from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.megatron.leftovers import BucketState, MegatronAdapter
-from deadpool.integrations.megatron.refusals import Megatron
+from deadpool.integrations.megatron.refusals import MegatronRefusal
 from deadpool.integrations.megatron.relies_on import LIBRARIES
 from deadpool.integrations.megatron.state import (
     AuxiliaryLosses,
@@ -45,7 +45,7 @@ def require_supported(chunks: list[Any], optimizer: Any, *, force: bool) -> None
     for chunk in chunks:
         if type(chunk) is not DistributedDataParallel:
             raise Refused(
-                Megatron.OTHER_CHUNK,
+                MegatronRefusal.OTHER_CHUNK,
                 f"a model chunk is a {type(chunk).__name__}: only megatron.core.distributed.DistributedDataParallel "
                 "can be protected, also where there is one data parallel rank; Megatron's FSDP cannot",
             )
@@ -53,13 +53,13 @@ def require_supported(chunks: list[Any], optimizer: Any, *, force: bool) -> None
     for each in optimizers:
         if type(each) not in _KINDS:
             raise Refused(
-                Megatron.OTHER_OPTIMIZER,
+                MegatronRefusal.OTHER_OPTIMIZER,
                 f"the optimizer {type(each).__name__} cannot be protected: use what get_megatron_optimizer makes for "
                 "adam or sgd",
             )
         if each.is_stub_optimizer:
             raise Refused(
-                Megatron.NO_PARAMETERS,
+                MegatronRefusal.NO_PARAMETERS,
                 "a rank without parameters to train cannot be protected: nothing tells when it updates",
             )
     for refusal, what, why in _inexact(chunks, optimizers):
@@ -72,7 +72,7 @@ def require_supported(chunks: list[Any], optimizer: Any, *, force: bool) -> None
         )
 
 
-def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[Megatron, str, str]]:
+def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[MegatronRefusal, str, str]]:
     model, ddp, update = chunks[0].config, chunks[0].ddp_config, optimizers[0].config
     tracker = random._CUDA_RNG_STATE_TRACKER
     has_plain_tracker = tracker is None or (
@@ -81,66 +81,66 @@ def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[Megatron, s
     return [
         (refusal, what, why)
         for is_used, refusal, what, why in (
-            (bool(model.fp8 or model.fp4), Megatron.FP8, "fp8 and fp4", _SCALES),
-            (ddp.fp8_param_gather, Megatron.FP8_GATHER, "fp8_param_gather", _SCALES),
+            (bool(model.fp8 or model.fp4), MegatronRefusal.FP8, "fp8 and fp4", _SCALES),
+            (ddp.fp8_param_gather, MegatronRefusal.FP8_GATHER, "fp8_param_gather", _SCALES),
             (
                 model.cuda_graph_impl != "none" or model.enable_cuda_graph or model.external_cuda_graph,
-                Megatron.CUDA_GRAPHS,
+                MegatronRefusal.CUDA_GRAPHS,
                 "CUDA graphs",
                 "they hold collectives of groups that are rebuilt after a fault",
             ),
             (
                 not has_plain_tracker,
-                Megatron.OTHER_TRACKER,
+                MegatronRefusal.OTHER_TRACKER,
                 "a tracker of random numbers for CUDA graphs or of Transformer Engine",
                 "its states are not captured; use Megatron's own",
             ),
             (
                 model.cpu_offloading or model.fine_grained_activation_offloading,
-                Megatron.ACTIVATION_OFFLOAD,
+                MegatronRefusal.ACTIVATION_OFFLOAD,
                 "offloading of activations",
                 "what a step that was cut off has moved cannot be dropped",
             ),
             (
                 update.optimizer_cpu_offload,
-                Megatron.OPTIMIZER_OFFLOAD,
+                MegatronRefusal.OPTIMIZER_OFFLOAD,
                 "optimizer_cpu_offload",
                 "its state is spread over several optimizers",
             ),
             (
                 update.use_precision_aware_optimizer,
-                Megatron.PRECISION_AWARE,
+                MegatronRefusal.PRECISION_AWARE,
                 "use_precision_aware_optimizer",
                 "parameters are in the optimizer's own format",
             ),
             (
                 update.overlap_param_gather_with_optimizer_step,
-                Megatron.GATHER_IN_STEP,
+                MegatronRefusal.GATHER_IN_STEP,
                 "overlap_param_gather_with_optimizer_step",
                 "parameters are in flight when a step ends",
             ),
             (
                 ddp.num_distributed_optimizer_instances > 1,
-                Megatron.SEVERAL_INSTANCES,
+                MegatronRefusal.SEVERAL_INSTANCES,
                 "several instances of the distributed optimizer",
                 "gradients are reduced on a stream that is not watched",
             ),
             (
                 bool(model.mtp_num_layers),
-                Megatron.MULTI_TOKEN,
+                MegatronRefusal.MULTI_TOKEN,
                 "multi-token prediction",
                 "the sums of its losses are not captured",
             ),
             (
                 model.experimental_attention_variant is not None,
-                Megatron.ATTENTION_VARIANT,
+                MegatronRefusal.ATTENTION_VARIANT,
                 "experimental_attention_variant",
                 "the sums of its losses are not captured",
             ),
-            (model.qk_clip, Megatron.QK_CLIP, "qk_clip", "it changes parameters outside of the optimizer"),
+            (model.qk_clip, MegatronRefusal.QK_CLIP, "qk_clip", "it changes parameters outside of the optimizer"),
             (
                 get_rerun_state_machine().get_mode() != RerunMode.DISABLED,
-                Megatron.RERUN,
+                MegatronRefusal.RERUN,
                 "the rerun state machine",
                 "it runs steps again itself; use RerunMode.DISABLED, which still looks for NaN",
             ),
@@ -149,7 +149,7 @@ def _inexact(chunks: list[Any], optimizers: list[Any]) -> list[tuple[Megatron, s
     ]
 
 
-def _untried(chunks: list[Any], optimizers: list[Any]) -> list[tuple[Megatron, str]]:
+def _untried(chunks: list[Any], optimizers: list[Any]) -> list[tuple[MegatronRefusal, str]]:
     model, ddp = chunks[0].config, chunks[0].ddp_config
     kinds = {type(each.optimizer).__name__ for each in optimizers if not isinstance(each.optimizer, _TORCHS_OWN)}
     outside = {
@@ -161,18 +161,34 @@ def _untried(chunks: list[Any], optimizers: list[Any]) -> list[tuple[Megatron, s
     return [
         (refusal, what)
         for is_used, refusal, what in (
-            (bool(kinds), Megatron.FUSED_OPTIMIZER, f"the optimizer {', '.join(sorted(kinds))}"),
-            (bool(outside), Megatron.ENGINE, "Transformer Engine"),
-            (model.context_parallel_size > 1, Megatron.CONTEXT_PARALLEL, "context parallelism"),
-            (model.gradient_accumulation_fusion, Megatron.ACCUMULATION_FUSION, "gradient_accumulation_fusion"),
-            (model.tp_comm_overlap, Megatron.TP_OVERLAP, "tp_comm_overlap"),
-            (model.delay_wgrad_compute or ddp.delay_wgrad_compute, Megatron.DELAYED_WGRAD, "delay_wgrad_compute"),
-            (model.overlap_moe_expert_parallel_comm, Megatron.EXPERT_OVERLAP, "overlap_moe_expert_parallel_comm"),
-            (model.moe_shared_expert_overlap, Megatron.SHARED_EXPERT_OVERLAP, "moe_shared_expert_overlap"),
-            (model.defer_embedding_wgrad_compute, Megatron.DEFERRED_EMBEDDING, "defer_embedding_wgrad_compute"),
-            (model.moe_token_dispatcher_type == "flex", Megatron.FLEX_DISPATCHER, "moe_token_dispatcher_type='flex'"),
-            (ddp.nccl_ub, Megatron.NCCL_UB, "nccl_ub"),
-            (ddp.reduce_scatter_with_fp32_accumulation, Megatron.FP32_SCATTER, "reduce_scatter_with_fp32_accumulation"),
+            (bool(kinds), MegatronRefusal.FUSED_OPTIMIZER, f"the optimizer {', '.join(sorted(kinds))}"),
+            (bool(outside), MegatronRefusal.ENGINE, "Transformer Engine"),
+            (model.context_parallel_size > 1, MegatronRefusal.CONTEXT_PARALLEL, "context parallelism"),
+            (model.gradient_accumulation_fusion, MegatronRefusal.ACCUMULATION_FUSION, "gradient_accumulation_fusion"),
+            (model.tp_comm_overlap, MegatronRefusal.TP_OVERLAP, "tp_comm_overlap"),
+            (
+                model.delay_wgrad_compute or ddp.delay_wgrad_compute,
+                MegatronRefusal.DELAYED_WGRAD,
+                "delay_wgrad_compute",
+            ),
+            (
+                model.overlap_moe_expert_parallel_comm,
+                MegatronRefusal.EXPERT_OVERLAP,
+                "overlap_moe_expert_parallel_comm",
+            ),
+            (model.moe_shared_expert_overlap, MegatronRefusal.SHARED_EXPERT_OVERLAP, "moe_shared_expert_overlap"),
+            (model.defer_embedding_wgrad_compute, MegatronRefusal.DEFERRED_EMBEDDING, "defer_embedding_wgrad_compute"),
+            (
+                model.moe_token_dispatcher_type == "flex",
+                MegatronRefusal.FLEX_DISPATCHER,
+                "moe_token_dispatcher_type='flex'",
+            ),
+            (ddp.nccl_ub, MegatronRefusal.NCCL_UB, "nccl_ub"),
+            (
+                ddp.reduce_scatter_with_fp32_accumulation,
+                MegatronRefusal.FP32_SCATTER,
+                "reduce_scatter_with_fp32_accumulation",
+            ),
         )
         if is_used
     ]

@@ -24,7 +24,7 @@ import gc
 import time
 from typing import Any
 
-from deadpool.integrations.megatron.refusals import Megatron
+from deadpool.integrations.megatron.refusals import MegatronRefusal
 from deadpool.integrations.megatron.state import bucket_groups, buffers, ordered_params, replicas
 from deadpool.integrations.refusals import Refused
 from deadpool.trainer.adapters.plain import Adapter
@@ -85,7 +85,7 @@ class MegatronAdapter(Adapter):
     def state_dict(self) -> dict[str, Any]:
         if self._stepped and not all(self._zeroed.values()):
             raise Refused(
-                Megatron.NOT_ZEROED,
+                MegatronRefusal.NOT_ZEROED,
                 "a step has not called zero_grad_buffer() on every model chunk: gradients that are added up over "
                 "several steps cannot be protected, because a redone step would lose those of the steps before. Use "
                 "more microbatches per step",
@@ -159,7 +159,7 @@ class BucketState:
 def _state_of(group: Any) -> dict[str, Any]:
     if group.param_gather_handle is not None or group.grad_reduce_handle is not None:
         raise Refused(
-            Megatron.IN_FLIGHT,
+            MegatronRefusal.IN_FLIGHT,
             "a step has ended while a bucket of Megatron's DistributedDataParallel is still being communicated: such "
             "a job cannot be protected. Every bucket needs a parameter that is used in each forward, and gradients "
             "have to be finished (finalize_model_grads) in the step",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deadpool.integrations.refusals import Refusal, Refusals, Why
+from deadpool.integrations.refusals import Refusals, RefusedUse, Why
 
 _SCALES = "scales and their history are kept outside of the state"
 _LOSSES = "the sums of their losses are not captured"
@@ -10,60 +10,64 @@ _UNTRIED = "no fault was tried with it: `protect(..., force=True)` accepts it; c
 _UNTRIED += "unprotected run"
 
 
-class Megatron(Refusals):
-    FP8 = Refusal("fp8, fp4", Why.NOT_BUILT, _SCALES)
-    FP8_GATHER = Refusal("`fp8_param_gather`", Why.NOT_BUILT, _SCALES)
-    CUDA_GRAPHS = Refusal("CUDA graphs", Why.NOT_BUILT, "they hold collectives of groups that are rebuilt")
-    OTHER_TRACKER = Refusal(
+class MegatronRefusal(Refusals):
+    FP8 = RefusedUse("fp8, fp4", Why.NOT_BUILT, _SCALES)
+    FP8_GATHER = RefusedUse("`fp8_param_gather`", Why.NOT_BUILT, _SCALES)
+    CUDA_GRAPHS = RefusedUse("CUDA graphs", Why.NOT_BUILT, "they hold collectives of groups that are rebuilt")
+    OTHER_TRACKER = RefusedUse(
         "trackers of random numbers for CUDA graphs or of Transformer Engine",
         Why.NOT_BUILT,
         "the states of such a tracker are not captured",
     )
-    OTHER_CHUNK = Refusal(
+    OTHER_CHUNK = RefusedUse(
         "Megatron's FSDP and torch's, model chunks without Megatron's `DistributedDataParallel`",
         Why.NOT_BUILT,
         "other buffers",
     )
-    SEVERAL_INSTANCES = Refusal(
+    SEVERAL_INSTANCES = RefusedUse(
         "`num_distributed_optimizer_instances` above 1", Why.NOT_BUILT, "gradients are reduced on a stream of their own"
     )
-    OTHER_OPTIMIZER = Refusal("Muon and layer-wise optimizers", Why.NOT_BUILT, "state in other places")
-    OPTIMIZER_OFFLOAD = Refusal("`optimizer_cpu_offload`", Why.NOT_BUILT, "its state is spread over several optimizers")
-    PRECISION_AWARE = Refusal(
+    OTHER_OPTIMIZER = RefusedUse("Muon and layer-wise optimizers", Why.NOT_BUILT, "state in other places")
+    OPTIMIZER_OFFLOAD = RefusedUse(
+        "`optimizer_cpu_offload`", Why.NOT_BUILT, "its state is spread over several optimizers"
+    )
+    PRECISION_AWARE = RefusedUse(
         "`use_precision_aware_optimizer`", Why.NOT_BUILT, "parameters are in the optimizer's own format"
     )
-    GATHER_IN_STEP = Refusal(
+    GATHER_IN_STEP = RefusedUse(
         "`overlap_param_gather_with_optimizer_step`", Why.INHERENT, "parameters are in flight when a step ends"
     )
-    QK_CLIP = Refusal("`qk_clip`", Why.NOT_BUILT, "it changes parameters outside of the optimizer")
-    ACTIVATION_OFFLOAD = Refusal(
+    QK_CLIP = RefusedUse("`qk_clip`", Why.NOT_BUILT, "it changes parameters outside of the optimizer")
+    ACTIVATION_OFFLOAD = RefusedUse(
         "offloading of activations", Why.NOT_BUILT, "what a step that was cut off has moved is not dropped"
     )
-    MULTI_TOKEN = Refusal("multi-token prediction", Why.NOT_BUILT, _LOSSES)
-    ATTENTION_VARIANT = Refusal("`experimental_attention_variant`", Why.NOT_BUILT, _LOSSES)
-    RERUN = Refusal(
+    MULTI_TOKEN = RefusedUse("multi-token prediction", Why.NOT_BUILT, _LOSSES)
+    ATTENTION_VARIANT = RefusedUse("`experimental_attention_variant`", Why.NOT_BUILT, _LOSSES)
+    RERUN = RefusedUse(
         "a rerun state machine that is not `RerunMode.DISABLED`",
         Why.INHERENT,
         "it runs steps again itself. Disabled, it still looks for NaN",
     )
-    NOT_ZEROED = Refusal(
+    NOT_ZEROED = RefusedUse(
         "a step without `zero_grad_buffer()` on every chunk",
         Why.INHERENT,
         "gradients that are added up over steps would be lost: use more microbatches",
     )
-    IN_FLIGHT = Refusal(
+    IN_FLIGHT = RefusedUse(
         "a step that ends while a bucket is communicated", Why.INHERENT, "a copy would be torn: finish gradients in it"
     )
-    NO_PARAMETERS = Refusal("a rank without parameters to train", Why.INHERENT, "nothing tells when the update begins")
-    ENGINE = Refusal("Transformer Engine", Why.UNTRIED, _UNTRIED)
-    FUSED_OPTIMIZER = Refusal("optimizers of apex and Transformer Engine", Why.UNTRIED, _UNTRIED)
-    CONTEXT_PARALLEL = Refusal("context parallelism", Why.UNTRIED, _UNTRIED)
-    ACCUMULATION_FUSION = Refusal("`gradient_accumulation_fusion`", Why.UNTRIED, _UNTRIED)
-    TP_OVERLAP = Refusal("`tp_comm_overlap`", Why.UNTRIED, _UNTRIED)
-    DELAYED_WGRAD = Refusal("`delay_wgrad_compute`", Why.UNTRIED, _UNTRIED)
-    EXPERT_OVERLAP = Refusal("`overlap_moe_expert_parallel_comm`", Why.UNTRIED, _UNTRIED)
-    SHARED_EXPERT_OVERLAP = Refusal("`moe_shared_expert_overlap`", Why.UNTRIED, _UNTRIED)
-    DEFERRED_EMBEDDING = Refusal("`defer_embedding_wgrad_compute`", Why.UNTRIED, _UNTRIED)
-    FLEX_DISPATCHER = Refusal('`moe_token_dispatcher_type="flex"`', Why.UNTRIED, _UNTRIED)
-    NCCL_UB = Refusal("`nccl_ub`", Why.UNTRIED, _UNTRIED)
-    FP32_SCATTER = Refusal("`reduce_scatter_with_fp32_accumulation`", Why.UNTRIED, _UNTRIED)
+    NO_PARAMETERS = RefusedUse(
+        "a rank without parameters to train", Why.INHERENT, "nothing tells when the update begins"
+    )
+    ENGINE = RefusedUse("Transformer Engine", Why.UNTRIED, _UNTRIED)
+    FUSED_OPTIMIZER = RefusedUse("optimizers of apex and Transformer Engine", Why.UNTRIED, _UNTRIED)
+    CONTEXT_PARALLEL = RefusedUse("context parallelism", Why.UNTRIED, _UNTRIED)
+    ACCUMULATION_FUSION = RefusedUse("`gradient_accumulation_fusion`", Why.UNTRIED, _UNTRIED)
+    TP_OVERLAP = RefusedUse("`tp_comm_overlap`", Why.UNTRIED, _UNTRIED)
+    DELAYED_WGRAD = RefusedUse("`delay_wgrad_compute`", Why.UNTRIED, _UNTRIED)
+    EXPERT_OVERLAP = RefusedUse("`overlap_moe_expert_parallel_comm`", Why.UNTRIED, _UNTRIED)
+    SHARED_EXPERT_OVERLAP = RefusedUse("`moe_shared_expert_overlap`", Why.UNTRIED, _UNTRIED)
+    DEFERRED_EMBEDDING = RefusedUse("`defer_embedding_wgrad_compute`", Why.UNTRIED, _UNTRIED)
+    FLEX_DISPATCHER = RefusedUse('`moe_token_dispatcher_type="flex"`', Why.UNTRIED, _UNTRIED)
+    NCCL_UB = RefusedUse("`nccl_ub`", Why.UNTRIED, _UNTRIED)
+    FP32_SCATTER = RefusedUse("`reduce_scatter_with_fp32_accumulation`", Why.UNTRIED, _UNTRIED)

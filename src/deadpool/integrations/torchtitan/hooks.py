@@ -20,7 +20,7 @@ from torchtitan.trainer import Trainer
 from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.refusals import Refused
 from deadpool.integrations.torchtitan.quiet import Quiet, open_loggers_later
-from deadpool.integrations.torchtitan.refusals import Torchtitan
+from deadpool.integrations.torchtitan.refusals import TorchtitanRefusal
 from deadpool.integrations.torchtitan.relies_on import LIBRARIES
 from deadpool.integrations.torchtitan.training import Training
 from deadpool.trainer import current
@@ -35,43 +35,45 @@ _UNTRIED_DISPATCHERS = ("DeepEP", "HybridEP", "MinimalAsyncEP")
 def require_supported(trainer: Any, objects: dict[str, Any]) -> None:
     """`objects` are those that the user protects himself."""
     if not isinstance(trainer, Trainer):
-        raise Refused(Torchtitan.NO_TRAINER, f"protect() takes a torchtitan Trainer, and got {type(trainer).__name__}")
+        raise Refused(
+            TorchtitanRefusal.NO_TRAINER, f"protect() takes a torchtitan Trainer, and got {type(trainer).__name__}"
+        )
     config = trainer.config
     for is_used, refusal, what, instead in (
         (
             trainer.parallel_dims.world_size == 1,
-            Torchtitan.ONE_RANK,
+            TorchtitanRefusal.ONE_RANK,
             "a job of one rank",
             "start it with `deadpool run --nodes 2`",
         ),
-        (config.comm.mode != "default", Torchtitan.COMM_MODE, f"--comm.mode {config.comm.mode}", "leave it out"),
+        (config.comm.mode != "default", TorchtitanRefusal.COMM_MODE, f"--comm.mode {config.comm.mode}", "leave it out"),
         (
             _uses_cuda_graphs(trainer),
-            Torchtitan.CUDA_GRAPHS,
+            TorchtitanRefusal.CUDA_GRAPHS,
             "CUDA graphs that hold collectives",
             "add --training.disable_cuda_graphs",
         ),
         (
             config.parallelism.pipeline_parallel_degree > 1,
-            Torchtitan.PIPELINES,
+            TorchtitanRefusal.PIPELINES,
             "--parallelism.pipeline_parallel_degree",
             _NO_PIPELINES,
         ),
         (
             config.training.enable_cpu_offload,
-            Torchtitan.CPU_OFFLOAD,
+            TorchtitanRefusal.CPU_OFFLOAD,
             "--training.enable_cpu_offload",
             "leave it out: it was never tried",
         ),
         (
             config.parallelism.enable_fsdp_symm_mem,
-            Torchtitan.SYMMETRIC_FSDP,
+            TorchtitanRefusal.SYMMETRIC_FSDP,
             "--parallelism.enable_fsdp_symm_mem",
             _OWN_MEMORY,
         ),
         (
             config.compile.enable_async_tensor_parallel,
-            Torchtitan.ASYNC_TENSOR_PARALLEL,
+            TorchtitanRefusal.ASYNC_TENSOR_PARALLEL,
             "--compile.enable_async_tensor_parallel",
             _OWN_MEMORY,
         ),
@@ -84,7 +86,7 @@ def require_supported(trainer: Any, objects: dict[str, Any]) -> None:
     for name, value in vars(trainer).items():
         if isinstance(value, _GENERATORS) and id(value) not in known:
             raise Refused(
-                Torchtitan.OWN_GENERATOR,
+                TorchtitanRefusal.OWN_GENERATOR,
                 f"the trainer has a generator of its own ({name}): use protect(trainer, {name}=...), or torch's",
             )
 
@@ -101,29 +103,32 @@ def _require_known_parts(trainer: Any) -> None:
     for kind in type(trainer).__mro__:
         if kind.__module__.startswith(_UNTRIED_TRAINERS):
             raise Refused(
-                Torchtitan.OTHER_TRAINER, f"{kind.__module__}.{kind.__name__} cannot be protected: it was never tried"
+                TorchtitanRefusal.OTHER_TRAINER,
+                f"{kind.__module__}.{kind.__name__} cannot be protected: it was never tried",
             )
     for optimizer in trainer.optimizers.optimizers:
         if "Muon" in type(optimizer).__name__:
             raise Refused(
-                Torchtitan.DIST_MUON,
+                TorchtitanRefusal.DIST_MUON,
                 "DistMuon cannot be protected: it was never tried, and has communication of its own",
             )
     for part in trainer.model_parts:
         for held in (each for module in part.modules() for each in vars(module).values()):
             if type(held).__name__.startswith(_UNTRIED_DISPATCHERS):
-                raise Refused(Torchtitan.OWN_DISPATCHER, f"{type(held).__name__} cannot be protected: {_OWN_MEMORY}")
+                raise Refused(
+                    TorchtitanRefusal.OWN_DISPATCHER, f"{type(held).__name__} cannot be protected: {_OWN_MEMORY}"
+                )
 
 
 def _require_checkpoints_on_main_thread(checkpointer: Any) -> None:
     if not isinstance(checkpointer, CheckpointManager):
         raise Refused(
-            Torchtitan.OTHER_CHECKPOINTER,
+            TorchtitanRefusal.OTHER_CHECKPOINTER,
             f"{type(checkpointer).__name__} cannot be protected: use torchtitan's CheckpointManager",
         )
     if checkpointer.enable and checkpointer.pg is not None:
         raise Refused(
-            Torchtitan.ASYNC_CHECKPOINT,
+            TorchtitanRefusal.ASYNC_CHECKPOINT,
             "--checkpoint.async_mode other than disabled cannot be protected: a thread communicates then while a step "
             "is cut off; with DeadPool checkpoints can be rare, because a lost node costs no completed step",
         )
@@ -142,7 +147,7 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
-        raise Refused(Torchtitan.CALLED_TWICE, "protect() was called twice for this trainer")
+        raise Refused(TorchtitanRefusal.CALLED_TWICE, "protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
         return UnprotectedLibraryJob(_LOOP)
     require_supported(trainer, objects)

@@ -37,7 +37,7 @@ from deadpool.errors import NotInPlace
 from deadpool.integrations.plain_state import plain_attributes, set_plain_attributes
 from deadpool.integrations.refusals import Refused
 from deadpool.integrations.torchtitan.quiet import Quiet, watch_checkpoints, watch_metrics, watch_validation
-from deadpool.integrations.torchtitan.refusals import Torchtitan
+from deadpool.integrations.torchtitan.refusals import TorchtitanRefusal
 from deadpool.snapshot.record.record import decode, encode
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.adapters import Adapter
@@ -63,7 +63,7 @@ class Batches(Iterator[Any]):
         random numbers that this draws are drawn before the first step, also by a process that comes later."""
         if loader is not self._loader:
             raise Refused(
-                Torchtitan.OTHER_LOADER,
+                TorchtitanRefusal.OTHER_LOADER,
                 "train() reads batches of another loader than trainer.dataloader: only that is protected",
             )
         if self._iterator is None:
@@ -100,7 +100,7 @@ class Batches(Iterator[Any]):
         if self._was_read:
             raise NotInPlace(text)
         raise Refused(
-            Torchtitan.OTHER_BATCHES,
+            TorchtitanRefusal.OTHER_BATCHES,
             f"{text}, also in a fresh process: `load_state_dict` of the loader or of its data set has to put back all "
             "that the next batches depend on",
         )
@@ -226,7 +226,7 @@ class Training:
 
     def run(self, train: Callable[[], None]) -> None:
         if self.job is not None:
-            raise Refused(Torchtitan.CALLED_TWICE, "train() was called a second time: a job has one loop")
+            raise Refused(TorchtitanRefusal.CALLED_TWICE, "train() was called a second time: a job has one loop")
         while True:
             try:
                 train()
@@ -262,7 +262,7 @@ class Training:
     def require_open_step(self) -> None:
         if self.job is None or self._loop.step is None:
             raise Refused(
-                Torchtitan.UNKNOWN_STEPS,
+                TorchtitanRefusal.UNKNOWN_STEPS,
                 f"{type(self._trainer).__bases__[1].__name__} calls train_step without asking should_continue_training "
                 "before each step, so nobody knows where steps begin: ask it in `train`, as torchtitan's Trainer does",
             )

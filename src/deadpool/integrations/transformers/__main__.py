@@ -1,6 +1,6 @@
 """Runs a program that calls `train()` of a Trainer somewhere inside, and protects that Trainer:
 
-    deadpool run --nodes 2 --spares 1 -m deadpool.integrations.transformers run_clm.py --model_name_or_path gpt2 ...
+    deadpool run --nodes 2 --spares 1 -m deadpool.integrations.transformers train.py ...
     deadpool run --nodes 2 --spares 1 -m deadpool.integrations.transformers -m trl.scripts.sft --config sft.yaml
 
 What a user would otherwise write, `protect(trainer)`, comes right before the first `train()`. Further objects cannot be
@@ -17,7 +17,7 @@ from transformers import Trainer
 
 from deadpool.integrations.refusals import Refused
 from deadpool.integrations.transformers.hooks import ProtectedTrainer, checkpoint_to_begin_with, protect
-from deadpool.integrations.transformers.refusals import Trainers
+from deadpool.integrations.transformers.refusals import TrainerRefusal
 from deadpool.trainer.process.main import run_program
 
 
@@ -39,7 +39,7 @@ def protect_on_train() -> None:
 def main() -> None:
     command = sys.argv[1:]
     if not command:
-        raise Refused(Trainers.NO_PROGRAM, "the program is missing: give a script, or -m and a module")
+        raise Refused(TrainerRefusal.NO_PROGRAM, "the program is missing: give a script, or -m and a module")
     protect_on_train()
     run_program(command)
 

@@ -20,7 +20,7 @@ from transformers.trainer_callback import DefaultFlowCallback, TrainerCallback
 
 from deadpool.integrations.library_check import require_suitable
 from deadpool.integrations.refusals import Refused
-from deadpool.integrations.transformers.refusals import Trainers
+from deadpool.integrations.transformers.refusals import TrainerRefusal
 from deadpool.integrations.transformers.relies_on import TRL
 
 _TRIED = ("GRPOTrainer", "RLOOTrainer")
@@ -37,23 +37,23 @@ def require_supported_generation(trainer: Any, *, force: bool) -> None:
     if not set(kinds) & set(_TRIED):
         found = kinds[0] if kinds else type(trainer).__name__
         raise Refused(
-            Trainers.OTHER_GENERATION,
+            TrainerRefusal.OTHER_GENERATION,
             f"{found} generates its batches in a way that was never tried: of such trainers {' and '.join(_TRIED)} "
             "can be protected",
         )
     require_suitable([TRL], force=force)
     for is_used, refusal, what, why in (
-        (_is_set(trainer, "use_vllm"), Trainers.VLLM, "use_vllm", "its engine has random numbers of its own"),
-        (getattr(trainer, "tools", None), Trainers.TOOLS, "tools", "what they do cannot be taken back"),
+        (_is_set(trainer, "use_vllm"), TrainerRefusal.VLLM, "use_vllm", "its engine has random numbers of its own"),
+        (getattr(trainer, "tools", None), TrainerRefusal.TOOLS, "tools", "what they do cannot be taken back"),
         (
             getattr(trainer, "environment_factories", None),
-            Trainers.ENVIRONMENTS,
+            TrainerRefusal.ENVIRONMENTS,
             "environment_factory",
             "what it does cannot be taken back",
         ),
         (
             _is_set(trainer, "use_transformers_continuous_batching"),
-            Trainers.CONTINUOUS_BATCHING,
+            TrainerRefusal.CONTINUOUS_BATCHING,
             "continuous batching",
             "it was never tried",
         ),

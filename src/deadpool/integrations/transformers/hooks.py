@@ -13,7 +13,7 @@ from deadpool.integrations.accelerate.data import require_supported_loader
 from deadpool.integrations.library_check import is_protected_job
 from deadpool.integrations.refusals import Refused
 from deadpool.integrations.transformers.generation import QuietCallbacks
-from deadpool.integrations.transformers.refusals import Trainers
+from deadpool.integrations.transformers.refusals import TrainerRefusal
 from deadpool.integrations.transformers.relies_on import LIBRARIES
 from deadpool.integrations.transformers.training import RESUMED, Training, require_supported
 from deadpool.trainer import current
@@ -31,7 +31,7 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if isinstance(trainer, ProtectedTrainer):
-        raise Refused(Trainers.CALLED_TWICE, "protect() was called twice for this trainer")
+        raise Refused(TrainerRefusal.CALLED_TWICE, "protect() was called twice for this trainer")
     if not is_protected_job(LIBRARIES, force=force):
         return UnprotectedLibraryJob(_LOOP)
     require_supported(trainer, objects, force=force)

@@ -31,7 +31,7 @@ from deadpool.integrations.transformers.generation import (
     generates,
     require_supported_generation,
 )
-from deadpool.integrations.transformers.refusals import Trainers
+from deadpool.integrations.transformers.refusals import TrainerRefusal
 from deadpool.snapshot.state.rng import capture_rng, restore_rng
 from deadpool.trainer.job import Job
 from deadpool.trainer.library_job import LibraryJob
@@ -108,24 +108,24 @@ def require_supported(trainer: Any, objects: dict[str, object], *, force: bool) 
     for is_used, refusal, what, instead in (
         (
             args.auto_find_batch_size,
-            Trainers.BATCH_SIZE_FINDER,
+            TrainerRefusal.BATCH_SIZE_FINDER,
             "auto_find_batch_size",
             "give per_device_train_batch_size",
         ),
         (
             args.ignore_data_skip,
-            Trainers.IGNORED_SKIP,
+            TrainerRefusal.IGNORED_SKIP,
             "ignore_data_skip",
             "leave it out: a step can be redone only with its own batches",
         ),
-        (trainer.is_deepspeed_enabled, Trainers.DEEPSPEED, "DeepSpeed", "use DDP"),
+        (trainer.is_deepspeed_enabled, TrainerRefusal.DEEPSPEED, "DeepSpeed", "use DDP"),
         (
             args.dataloader_persistent_workers and args.eval_strategy != "no",
-            Trainers.PERSISTENT_AND_EVALUATION,
+            TrainerRefusal.PERSISTENT_AND_EVALUATION,
             "dataloader_persistent_workers with evaluations",
             "leave it out: the loader of an evaluation keeps its workers too, and draws a seed in the first one only",
         ),
-        (args.world_size == 1, Trainers.ONE_RANK, "a job of one rank", "start it with `deadpool run --nodes 2`"),
+        (args.world_size == 1, TrainerRefusal.ONE_RANK, "a job of one rank", "start it with `deadpool run --nodes 2`"),
     ):
         if is_used:
             raise Refused(refusal, f"{what} cannot be protected with transformers.Trainer: {instead}")
@@ -141,7 +141,7 @@ def _require_models_of_callbacks(trainer: Any, objects: dict[str, object]) -> No
             if isinstance(value, nn.Module) and id(value) not in known:
                 kind = type(callback).__name__
                 raise Refused(
-                    Trainers.MODEL_OF_CALLBACK,
+                    TrainerRefusal.MODEL_OF_CALLBACK,
                     f"the callback {kind} has a model in its attribute {name}, which would not come back after a "
                     f"fault: pass it, as in protect(trainer, {name}=callback.{name})",
                 )
@@ -168,7 +168,7 @@ class Training:
 
     def begin(self, trainer: Any, prepared: tuple[nn.Module, Any], max_steps: int, resumed_from: str | None) -> None:
         if self.job is not None:
-            raise Refused(Trainers.CALLED_TWICE, "train() was called a second time: a job has one loop")
+            raise Refused(TrainerRefusal.CALLED_TWICE, "train() was called a second time: a job has one loop")
         joined = join()
         assert isinstance(joined, JobRank)
         self._max_steps, self.loss = max_steps, SummedLoss(trainer.args.device)
