@@ -43,6 +43,7 @@ class Library:
 
 
 LIBRARIES = {
+    "accelerate": Library("accelerate", ("test_accelerate.py",), (HUGGING_FACE,)),
     "transformers": Library("transformers", ("test_transformers.py",), (HUGGING_FACE,)),
     "trl": Library("trl", ("test_trl.py", "test_grpo.py"), ((*HUGGING_FACE, "trl", "peft", "datasets"),)),
     "lightning": Library("lightning", ("test_lightning.py",), (("lightning",),)),
@@ -65,7 +66,10 @@ LIBRARIES = {
         ),
         {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"},
     ),
-    "megatron": Library("megatron-core", ("test_megatron.py",), (("--no-deps", "megatron-core"),)),
+    # The second needs Megatron-LM itself, in a folder that the variable MEGATRON_LM names.
+    "megatron": Library(
+        "megatron-core", ("test_megatron.py", "test_pretrain.py"), (("--no-deps", "megatron-core", *TRITON),)
+    ),
 }
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from framework_run import faults_after_audit, run_audited
 from gated_job import EVERY_STEP, GatedJob, run_script_unprotected
+from ports import reserved_port
 
 from deadpool.config.job_config import JobConfig
 from deadpool.control.trainers.fork_client import SharedForkServer
-from deadpool.demo.trial import differences
+from deadpool.demo.trial import Results, differences
 from deadpool.errors import JobFailed
+from deadpool_lab.workload.run import LIMIT_S
 
 pytest.importorskip("deepspeed")
 SCRIPT = Path(__file__).with_name("deepspeed_script.py")
@@ -92,6 +99,41 @@ def test_audited_and_bit_identical(tmp_path, fork_server, undisturbed, record_pr
     record_property("audit", verdict)
     assert differences(undisturbed(KINDS[kind]), disturbed) == []
     assert verdict == "exact"
+
+
+def deepspeed_command(out: Path, arguments: list[str]) -> Results:
+    """DeepSpeed's own launcher, on this machine."""
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": [0, 1]}).encode()).decode()
+    with reserved_port() as port:
+        made = subprocess.run(
+            [
+                *(sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}", f"--master_port={port}"),
+                *(str(SCRIPT), "--out", str(out), *arguments),
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    assert made.returncode == 0, made.stdout + made.stderr
+    return Results.read(out)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_in_place_of_the_deepspeed_command(tmp_path, fork_server, stage):
+    """With a hostfile of two slots, and --local_rank, which the script refuses if it is not its own."""
+    arguments = ["--stage", str(stage)]
+    plain = deepspeed_command(tmp_path / "plain", arguments)
+    (tmp_path / "hosts").write_text("one slots=1\ntwo slots=1\n")
+    launcher = ["--launcher", "deadpool.integrations.deepspeed", "--options", f"--hostfile {tmp_path / 'hosts'}"]
+    config = JobConfig(nodes=2, spares=1, faults=("at=backward step=5 node=n1",), **EVERY_STEP).checked()
+    launched = [*launcher, "--script", str(SCRIPT), *arguments]
+    script = SCRIPT.with_name("launched_script.py")
+    gated = GatedJob(config, "plain", "", tmp_path / "job", fork_server, script, launched)
+    assert differences(plain, gated.trial.run()) == []
+    assert len(gated.events("fault")) == 1
 
 
 VARIANTS = {

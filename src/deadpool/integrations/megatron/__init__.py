@@ -20,5 +20,6 @@ from deadpool.integrations.megatron.relies_on import LIBRARIES
 
 with importing(LIBRARIES):
     from deadpool.integrations.megatron.hooks import protect
+    from deadpool.integrations.megatron.pretrain import protect_pretrain
 
-__all__ = ["protect"]
+__all__ = ["protect", "protect_pretrain"]

@@ -59,6 +59,25 @@ class MegatronRefusal(Refusals):
     NO_PARAMETERS = RefusedUse(
         "a rank without parameters to train", Why.INHERENT, "nothing tells when the update begins"
     )
+    PRETRAIN_GATHER = RefusedUse(
+        "`--overlap-param-gather` in Megatron-LM's `pretrain`",
+        Why.NOT_BUILT,
+        "`train` switches its hooks off where it begins",
+    )
+    PRETRAIN_LOADER = RefusedUse(
+        "`--dataloader-type external` and workers that persist in Megatron-LM's `pretrain`",
+        Why.UNTRIED,
+        "no fault was tried with it",
+    )
+    PRETRAIN_UNTRIED = RefusedUse(
+        "RL, skipped iterations, phases, several validation sets, full validation, hybrid context parallelism, "
+        "profiler, workload inspector, asynchronous checkpoints, exits by time, signal or autoresume, detection of "
+        "stragglers and Megatron's FSDP in Megatron-LM's `pretrain`",
+        Why.UNTRIED,
+        "no fault was tried with it",
+    )
+    PRETRAIN_TWICE = RefusedUse("`train` called twice", Why.MISUSE, "a job has one loop")
+    NO_PROGRAM = RefusedUse("the module without a script", Why.MISUSE, "give one that calls pretrain()")
     ENGINE = RefusedUse("Transformer Engine", Why.UNTRIED, _UNTRIED)
     FUSED_OPTIMIZER = RefusedUse("optimizers of apex and Transformer Engine", Why.UNTRIED, _UNTRIED)
     CONTEXT_PARALLEL = RefusedUse("context parallelism", Why.UNTRIED, _UNTRIED)

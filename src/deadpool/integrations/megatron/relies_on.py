@@ -88,6 +88,30 @@ _MODEL = (
     ),
 )
 
+_TESTED = ("0.16",)
 LIBRARIES = (
-    Library(package="megatron-core", tested=("0.16",), relies_on=(*_DISTRIBUTED, *_OPTIMIZERS, *_STATE, *_MODEL)),
+    Library(package="megatron-core", tested=_TESTED, relies_on=(*_DISTRIBUTED, *_OPTIMIZERS, *_STATE, *_MODEL)),
 )
+
+
+def megatron_lm() -> Library:
+    """What is used of Megatron-LM, which comes with Megatron-Core and has no version of its own."""
+    step = "forward_step_func, data_iterator, model, optimizer, opt_param_scheduler, config, ..."
+    state = "process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, ..."
+    uses = Uses(
+        "megatron.training.training",
+        calls={"get_args": "", "get_timers": ""},
+        overrides={
+            "train": f"forward_step_func, model, optimizer, opt_param_scheduler, train_data_iterator, "
+            f"valid_data_iterator, {state}",
+            "train_step": step,
+            "training_log": "loss_dict, total_loss_dict, ...",
+            "checkpoint_and_decide_exit": "model, optimizer, opt_param_scheduler, iteration, "
+            "num_floating_point_operations_so_far, ...",
+            "load_checkpoint": "...",
+            "evaluate_and_print_results": "...",
+            "save_checkpoint_and_time": "...",
+            "build_pretraining_data_loader": "...",
+        },
+    )
+    return Library(package="megatron-core", tested=_TESTED, relies_on=(uses,))
