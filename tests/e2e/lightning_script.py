@@ -208,6 +208,7 @@ parser.add_argument("--persistent", action="store_true")
 parser.add_argument("--two", action="store_true", help="two loaders, the second one shorter")
 parser.add_argument("--resume", type=Path, help="a folder with a checkpoint of Lightning's")
 parser.add_argument("--save", choices=["validation", "epochs", "steps"], default="validation", help="checkpoints when")
+parser.add_argument("--force", action="store_true", help="accept what was never tried with a fault")
 parser.add_argument("--by-hand-over", type=int, default=1, help="batches whose gradients --manual adds up")
 parser.add_argument("--bar", action="store_true", help="draw a progress bar")
 parser.add_argument("--log", action="store_true", help="through the job that protect returns")
@@ -243,7 +244,7 @@ trainer = L.Trainer(
     enable_progress_bar=args.bar,
     enable_model_summary=False,
 )
-job = protect(trainer)
+job = protect(trainer, force=args.force)
 found = sorted(args.resume.glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if args.resume else [None]
 trainer.fit(Net(args.manual), datamodule=Data(), ckpt_path=found[-1], weights_only=False)
 with (args.out / f"rank{trainer.global_rank}.jsonl").open("a") as file:

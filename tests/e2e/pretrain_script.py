@@ -97,7 +97,7 @@ parser.add_argument("--out", type=Path, required=True)
 args, rest = parser.parse_known_args()
 args.out.mkdir(parents=True, exist_ok=True)
 training.training_log, training.setup_model_and_optimizer, training.evaluate = note, set_up, evaluate
-protect_pretrain()
+protect_pretrain(force=True)
 sys.argv = [str(ROOT / "pretrain_gpt.py"), *SMALL.split(), *rest]
 runpy.run_path(sys.argv[0], run_name="__main__")
 with (args.out / f"rank{os.environ['RANK']}.jsonl").open("a") as file:

@@ -135,9 +135,9 @@ DATA = {
     "random collator": ["--mask"],
     "random collator, workers": ["--mask", "--random-data", "--workers", "2"],
     "persistent workers": ["--mask", "--random-data", "--workers", "2", "--persistent"],
-    "stream": ["--stream", "--mask"],
-    "stream, workers": ["--stream", "--mask", "--workers", "1"],
-    "two loaders": ["--two", "--mask"],
+    "stream": ["--stream", "--mask", "--force"],
+    "stream, workers": ["--stream", "--mask", "--workers", "1", "--force"],
+    "two loaders": ["--two", "--mask", "--force"],
 }
 FAULTS = {
     "the first step": "at=forward step=0 node=n0",
@@ -189,7 +189,7 @@ def resumed_by(folder: Path, kind: str) -> list[str]:
     arguments, saves, steps = RESUMED[kind]
     before = [*arguments, "--save", saves, "--max-steps", str(steps)]
     run_script_unprotected(SCRIPT, before, 2, folder / "before")
-    return [*arguments, "--save", saves, "--resume", str(folder / "before" / "out" / "checkpoints")]
+    return [*arguments, "--force", "--save", saves, "--resume", str(folder / "before" / "out" / "checkpoints")]
 
 
 @pytest.mark.thorough
@@ -214,7 +214,7 @@ def test_faults_before_and_after_the_checkpoint_that_training_goes_on_from(tmp_p
     _, first = run(tmp_path / "first", fork_server, "at=backward step=7 node=n1", arguments=before, in_place="never")
     assert differences(reference, first) == []
     went_on = {
-        name: [*before[:2], "--resume", str(folder / "checkpoints")]
+        name: [*before[:2], "--force", "--resume", str(folder / "checkpoints")]
         for name, folder in (("plain", tmp_path / "reference" / "out"), ("job", tmp_path / "first" / "job" / "out"))
     }
     undisturbed = run_script_unprotected(SCRIPT, went_on["plain"], 2, tmp_path / "unprotected")

@@ -58,8 +58,9 @@ def protect(accelerator: Accelerator, /, *, force: bool = False, **objects: obje
     training loop. Call it after `prepare`, once.
 
     `objects` are further ones whose state training changes, as for `deadpool.protect`: data=endless(loader) above all.
-    A version of accelerate in which something is missing that this relies on is refused, and with `force` accepted. In
-    a script that DeadPool did not start the same loop trains unprotected, and a note says so.
+    A version of accelerate in which something is missing that this relies on is refused, and so is every loop as long
+    as no fault was tried with it; with `force` both are accepted. In a script that DeadPool did not start the same loop
+    trains unprotected, and a note says so.
     """
     is_protected = is_protected_job(LIBRARIES, force=force)
     require_supported(accelerator, objects)
@@ -67,6 +68,12 @@ def protect(accelerator: Accelerator, /, *, force: bool = False, **objects: obje
     if not is_protected:
         return UnprotectedRank().protect(**found)
     require_supported_layout(accelerator)
+    if not force:
+        raise Refused(
+            AccelerateRefusal.OWN_LOOP,
+            "a loop of your own cannot be protected with Accelerate yet: no fault was tried with it; use "
+            "protect(accelerator, force=True), and compare the losses once with those of an unprotected run",
+        )
     return join().protect(**found, updates=UpdateState(accelerator))
 
 

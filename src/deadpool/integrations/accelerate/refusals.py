@@ -9,6 +9,11 @@ _UNTRIED = "no fault was tried with it"
 
 
 class AccelerateRefusal(Refusals):
+    OWN_LOOP = RefusedUse(
+        "`protect(accelerator)`, so a loop of your own over what `prepare` returned",
+        Why.UNTRIED,
+        "built, and no fault was tried with it yet: `protect(accelerator, force=True)` accepts it",
+    )
     ONE_RANK = RefusedUse("a job of one rank", Why.INHERENT, "start it with `deadpool run --nodes 2`")
     OTHER_DISTRIBUTED = RefusedUse(
         "DeepSpeed, Megatron-LM, XLA and other devices through Accelerate",

@@ -120,6 +120,22 @@ def _require_known_attribute(what: str, name: str, value: Any, *, is_callback: b
         )
 
 
+def require_tried(fit_loop: Any) -> None:
+    """What is built and was never tried with a fault. `force` accepts it."""
+    loaders = len(fit_loop._combined_loader.flattened)
+    for is_used, refusal, what in (
+        (bool(fit_loop.trainer.ckpt_path), LightningRefusal.RESUMED, "fit(ckpt_path=...)"),
+        (fit_loop._data_fetcher.length is None, LightningRefusal.NO_LENGTH, "an IterableDataset without a length"),
+        (loaders > 1, LightningRefusal.SEVERAL_LOADERS, f"{loaders} training loaders at once"),
+    ):
+        if is_used:
+            raise Refused(
+                refusal,
+                f"{what} cannot be protected with lightning.Trainer yet: no fault was tried with it; use "
+                "protect(trainer, force=True), and compare the losses once with those of an unprotected run",
+            )
+
+
 def require_supported_data(fit_loop: Any) -> None:
     if isinstance(fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
         raise Refused(
@@ -147,7 +163,8 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
 
     `objects` are further ones whose state training changes, as for `deadpool.protect`. The job that is returned has no
     steps of its own: those are the trainer's. A library in which something is missing that this relies on is refused,
-    and with `force` accepted. In a script that DeadPool did not start nothing changes, and a note says so.
+    and what was never tried with a fault; with `force` both are accepted. In a script that DeadPool did not start
+    nothing changes, and a note says so.
     """
     if isinstance(trainer.fit_loop, ProtectedFitLoop):
         raise Refused(LightningRefusal.CALLED_TWICE, "protect() was called twice for this trainer")
@@ -156,7 +173,8 @@ def protect(trainer: Trainer, /, *, force: bool = False, **objects: object) -> J
     require_supported_trainer(trainer)
     assert current.default_group is not None
     job = LibraryJob(_LOOP)
-    training = Training(trainer, objects, None if current.default_group.is_live() else Quiet(trainer), job)
+    quiet = None if current.default_group.is_live() else Quiet(trainer)
+    training = Training(trainer, objects, quiet, job, force=force)
     if not current.default_group.is_live():
         training.ignore_checkpoint()
     for loop, mixin in ((trainer.fit_loop, ProtectedFitLoop), (trainer.fit_loop.epoch_loop, ProtectedEpochLoop)):
@@ -176,6 +194,8 @@ class ProtectedFitLoop(_FitLoop):  # type: ignore[misc]
         if self.skip:
             return
         require_supported_fit(self.trainer, self._deadpool.objects)
+        if not self._deadpool.force:
+            require_tried(self)
         require_supported_data(self)
         self.reset()
         self.on_run_start()

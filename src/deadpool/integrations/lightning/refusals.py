@@ -5,6 +5,7 @@ from __future__ import annotations
 from deadpool.integrations.refusals import Refusals, RefusedUse, Why
 
 _UNTRIED = "no fault was tried with it"
+_BUILT = "built, and no fault was tried with it yet: `protect(trainer, force=True)` accepts it"
 _CHANGES = "they change the loop, the model or the time"
 _CONTINUE = "a fresh process could not go on with it"
 _COME_BACK = "their state would not come back"
@@ -18,6 +19,9 @@ class LightningRefusal(Refusals):
         Why.UNTRIED,
         "the position of torch's is known",
     )
+    RESUMED = RefusedUse("`fit(ckpt_path=...)`", Why.UNTRIED, _BUILT)
+    NO_LENGTH = RefusedUse("an `IterableDataset` without a length", Why.UNTRIED, _BUILT)
+    SEVERAL_LOADERS = RefusedUse("several training loaders", Why.UNTRIED, _BUILT)
     PERSISTENT_VALIDATION = RefusedUse(
         "`persistent_workers` of a validation loader",
         Why.NOT_BUILT,

@@ -99,8 +99,10 @@ _NO_END = 1 << 40
 
 
 class Training:
-    def __init__(self, trainer: Any, objects: dict[str, object], quiet: Quiet | None, returned: LibraryJob) -> None:
-        self._trainer, self.objects = trainer, dict[str, Any](objects)
+    def __init__(
+        self, trainer: Any, objects: dict[str, object], quiet: Quiet | None, returned: LibraryJob, *, force: bool
+    ) -> None:
+        self._trainer, self.objects, self.force = trainer, dict[str, Any](objects), force
         self._returned = returned
         self._quiet = quiet  # until this process is no spare any more
         self.job: Job | None = None

@@ -205,13 +205,19 @@ def protect_pretrain(*, force: bool = False, **objects: object) -> Job:
     """Makes `pretrain()` of Megatron-LM survive the loss of nodes. Call it before `pretrain`, once.
 
     `objects` are further ones whose state training changes, as for `deadpool.protect`. The job that is returned has no
-    steps of its own: those are the iterations of `train`. With `force` features are accepted that were never tried with
-    Megatron-Core, and versions in which something is missing that this relies on. In a script that DeadPool did not
-    start nothing changes, and a note says so.
+    steps of its own: those are the iterations of `train`. Only with `force` is it accepted yet, since no fault was
+    tried with it; then features are too that were never tried with Megatron-Core, and versions in which something is
+    missing that this relies on. In a script that DeadPool did not start nothing changes, and a note says so.
     """
     if not is_protected_job(LIBRARIES, force=force):
         return UnprotectedLibraryJob(_LOOP)
     require_suitable((megatron_lm(),), force=force)
+    if not force:
+        raise Refused(
+            MegatronRefusal.PRETRAIN,
+            "pretrain() of Megatron-LM cannot be protected yet: no fault was tried with it; use "
+            "protect_pretrain(force=True), and compare the losses once with those of an unprotected run",
+        )
     job = LibraryJob(_LOOP)
     module = importlib.import_module("megatron.training.training")
     Pretraining(module, dict(objects), job, force=force).install()

@@ -59,6 +59,11 @@ class MegatronRefusal(Refusals):
     NO_PARAMETERS = RefusedUse(
         "a rank without parameters to train", Why.INHERENT, "nothing tells when the update begins"
     )
+    PRETRAIN = RefusedUse(
+        "Megatron-LM's `pretrain`",
+        Why.UNTRIED,
+        "built, and no fault was tried with it yet: `protect_pretrain(force=True)` accepts it",
+    )
     PRETRAIN_GATHER = RefusedUse(
         "`--overlap-param-gather` in Megatron-LM's `pretrain`",
         Why.NOT_BUILT,
