@@ -117,6 +117,7 @@ class Endless(Iterator[Any]):
         self.epoch = self.used = 0
         self._loader, self._data = loader, AcceleratedData(loader, lambda: self.used)
         self._batches: Iterator[Any] | None = None
+        self._entered_at = 0  # what Accelerate counted when its loader was entered
         self._is_again = False  # the epoch is entered at the step that is redone
 
     def __next__(self) -> Any:
@@ -131,29 +132,23 @@ class Endless(Iterator[Any]):
         return next(self)
 
     def _enter(self) -> Any:
-        is_again, self._is_again = self._is_again, False
+        is_again, self._is_again, self._entered_at = self._is_again, False, self._loader.iteration
         return self._data.skip(skip_first_batches, self._loader, self.used, is_again=True) if is_again else self._loader
 
     def _leave_epoch(self) -> None:
+        """Accelerate counts an epoch when it is asked for more than there is, but not one in which it gave nothing: that
+        is one that was entered again behind its last batch."""
+        if self._loader.iteration == self._entered_at:
+            self._loader.iteration += 1
         self._data.leave_epoch()
         self.epoch, self.used, self._batches = self.epoch + 1, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "data": self._data.state_dict(),
-            "epoch": self.epoch,
-            "used": self.used,
-            "iteration": self._loader.iteration,
-            "was_last": self.used > 0 and self._loader.end_of_dataloader,
-        }
+        counts = {"epoch": self.epoch, "used": self.used, "iteration": self._loader.iteration}
+        return {"data": self._data.state_dict(), **counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Where the last batch of an epoch was used, Accelerate's frames would leave the epoch: they are gone."""
         self._batches, self._is_again = None, True
+        self.epoch, self.used, self._loader.iteration = state["epoch"], state["used"], state["iteration"]
         self._loader.gradient_state.dataloader_references = [None]  # of iterations that the fault has cut off
         self._data.load_state_dict(state["data"])
-        self.epoch, self.used, self._loader.iteration = state["epoch"], state["used"], state["iteration"]
-        if state["was_last"]:
-            self._leave_epoch()
-            self._loader.iteration += 1
-            self._is_again = False

@@ -6,7 +6,6 @@ from deadpool.integrations.library_check import Library, Uses
 
 _LOADERS = (
     Uses("accelerate.state:GradientState", has=("dataloader_references", "sync_gradients")),
-    Uses("accelerate.data_loader:DataLoaderStateMixin", has=("end_of_dataloader",)),
     Uses(
         "accelerate.data_loader:DataLoaderShard", has=("base_dataloader", "gradient_state", "iteration", "skip_batches")
     ),
