@@ -83,7 +83,7 @@ class TrainState:
         """`losses` is the dict of the loop. One that is new gets what was added up before."""
         if losses is not self.losses:
             for name, value in self.losses.items():
-                like = newest.get(name)
+                like: Any = newest.get(name)
                 losses[name] = value.to(like.device) if hasattr(value, "to") and hasattr(like, "device") else value
             self.losses = losses
 
