@@ -136,8 +136,8 @@ class Endless(Iterator[Any]):
         return self._data.skip(skip_first_batches, self._loader, self.used, is_again=True) if is_again else self._loader
 
     def _leave_epoch(self) -> None:
-        """Accelerate counts an epoch when it is asked for more than there is, but not one in which it gave nothing: such
-        a one was entered again behind its last batch."""
+        """Accelerate counts an epoch when it is asked for more than there is. One that was entered again behind its
+        last batch gave nothing, and is counted here."""
         if self._loader.iteration == self._entered_at:
             self._loader.iteration += 1
         self._data.leave_epoch()
