@@ -103,7 +103,7 @@ if args.load is not None:
     accelerator.load_state(str(args.load))
 torch.manual_seed(100 + accelerator.process_index)
 batches = endless(loader)
-job = protect(accelerator, force=True, data=loader if args.as_it_is else batches)
+job = protect(accelerator, model=model, force=True, data=loader if args.as_it_is else batches)
 with (args.out / f"rank{accelerator.process_index}.jsonl").open("a") as file:
     for step in job.steps(args.updates):
         with step:

@@ -4,7 +4,7 @@
 
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     batches = endless(loader)
-    job = protect(accelerator, data=batches)
+    job = protect(accelerator, model=model, data=batches)
 
     for step in job.steps(updates):
         with step:

@@ -8,6 +8,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
 from accelerate.utils import DistributedType
+from torch import nn
 
 from deadpool.integrations.accelerate.data import Endless
 from deadpool.integrations.accelerate.refusals import AccelerateRefusal
@@ -53,9 +54,9 @@ def endless(loader: Any) -> Iterator[Any]:
     return Endless(loader)
 
 
-def protect(accelerator: Accelerator, /, *, force: bool = False, **objects: object) -> Job:
-    """Protects all that `accelerator.prepare` has returned, but for loaders, and returns the job whose `steps` is the
-    training loop. Call it after `prepare`, once.
+def protect(accelerator: Accelerator, /, *, model: nn.Module, force: bool = False, **objects: object) -> Job:
+    """Protects `model` as `accelerator.prepare` has returned it, all optimizers and schedulers, and returns the job
+    whose `steps` is the training loop. Call it after `prepare`, once.
 
     `objects` are further ones whose state training changes, as for `deadpool.protect`: data=endless(loader) above all.
     A version of accelerate in which something is missing that this relies on is refused, and so is every loop as long
@@ -64,7 +65,7 @@ def protect(accelerator: Accelerator, /, *, force: bool = False, **objects: obje
     """
     is_protected = is_protected_job(LIBRARIES, force=force)
     require_supported(accelerator, objects)
-    found = _prepared(accelerator) | objects
+    found = {"model": model} | _prepared(accelerator) | objects
     if not is_protected:
         return UnprotectedRank().protect(**found)
     require_supported_layout(accelerator)
@@ -78,17 +79,17 @@ def protect(accelerator: Accelerator, /, *, force: bool = False, **objects: obje
 
 
 def _prepared(accelerator: Any) -> dict[str, Any]:
-    found = {f"model{index}": each for index, each in enumerate(accelerator._models)}
+    found: dict[str, Any] = {}
     found |= {f"optimizer{index}": each.optimizer for index, each in enumerate(accelerator._optimizers)}
     found |= {f"scheduler{index}": each.scheduler for index, each in enumerate(accelerator._schedulers)}
     return found | ({"scaler": accelerator.scaler} if accelerator.scaler is not None else {})
 
 
 def require_supported(accelerator: Any, objects: dict[str, object]) -> None:
-    if not accelerator._models or not accelerator._optimizers:
+    if not accelerator._optimizers:
         raise Refused(
             AccelerateRefusal.NOTHING_PREPARED,
-            "this Accelerator has prepared no model or no optimizer: call accelerator.prepare() before protect()",
+            "this Accelerator has prepared no optimizer: call accelerator.prepare() before protect()",
         )
     for name, value in objects.items():
         if isinstance(value, DataLoaderShard | DataLoaderDispatcher):

@@ -24,7 +24,7 @@ class AccelerateRefusal(Refusals):
     CPU_OFFLOAD = RefusedUse("`fsdp_offload_params`", Why.UNTRIED, _UNTRIED)
     FP8 = RefusedUse("`mixed_precision: fp8`", Why.NOT_BUILT, "its scales and their history are not captured")
     NOTHING_PREPARED = RefusedUse(
-        "an Accelerator that has prepared no model or no optimizer", Why.MISUSE, "call accelerator.prepare() before"
+        "an Accelerator that has prepared no optimizer", Why.MISUSE, "call accelerator.prepare() before"
     )
     NOT_ENDLESS = RefusedUse(
         "a loader of `accelerator.prepare` itself",

@@ -19,7 +19,7 @@ _LOOP = (
     Uses(
         "accelerate:Accelerator",
         has=(
-            *("_dataloaders", "_models", "_optimizers", "_schedulers", "distributed_type", "gradient_state"),
+            *("_optimizers", "_schedulers", "distributed_type", "gradient_state"),
             *("mixed_precision", "num_processes", "scaler", "state", "step", "sync_gradients"),
         ),
     ),

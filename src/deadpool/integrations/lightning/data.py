@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from deadpool.integrations.lightning.refusals import LightningRefusal
 from deadpool.integrations.refusals import Refused
 from deadpool.snapshot.data.position import DataPosition
+from deadpool.snapshot.state.rng import capture_rng, restore_rng
 
 
 class LightningData:
@@ -55,6 +56,16 @@ class LightningData:
         ]
         for position in self._positions:
             position.ahead = self._ahead
+
+    def begin_resumed_epoch(self) -> None:
+        """Called where a checkpoint has led into an epoch, and samplers know it. Lightning has called iter() before,
+        which draws nothing of an order without workers: the position has to begin with what samplers hold now."""
+        fetcher, loaders = self._loop._data_fetcher, self._loop._combined_loader.flattened
+        if fetcher.length is None or any(each.num_workers for each in loaders):
+            return
+        rng = capture_rng()
+        iter(fetcher)
+        restore_rng(rng)
 
     def _ahead(self) -> int:
         """Returns how many batches were read that no step has used."""

@@ -235,6 +235,11 @@ class ProtectedEpochLoop(_TrainingEpochLoop):  # type: ignore[misc]
             finally:
                 self.on_iteration_done()
 
+    def on_run_start(self, data_fetcher: Any) -> None:
+        if self.trainer.fit_loop.is_resuming:
+            self._deadpool.data.begin_resumed_epoch()
+        super().on_run_start(data_fetcher)
+
     def advance(self, data_fetcher: Any) -> None:
         if self._only_validates(data_fetcher):
             super().advance(data_fetcher)

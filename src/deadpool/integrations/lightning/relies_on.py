@@ -33,7 +33,11 @@ _SET_ON_TRAINER = (
     Uses("lightning.pytorch.trainer.setup", has=("_val_check_time_interval", "overfit_batches")),
 )
 _LOOPS = (
-    Uses("lightning.pytorch.loops.loop:_Loop", has=("_restarting", "trainer"), calls={"on_iteration_done": ""}),
+    Uses(
+        "lightning.pytorch.loops.loop:_Loop",
+        has=("_restarting", "is_resuming", "restarting", "trainer"),
+        calls={"on_iteration_done": ""},
+    ),
     Uses(
         "lightning.pytorch.loops.fit_loop:_FitLoop",
         has=("_combined_loader", "_data_fetcher", "done", "epoch_loop", "epoch_progress", "skip"),
@@ -52,7 +56,7 @@ _LOOPS = (
         "lightning.pytorch.loops.training_epoch_loop:_TrainingEpochLoop",
         has=("_batches_that_stepped", "_results", "batch_progress", "done", "global_step", "val_loop"),
         calls={"_should_check_val_fx": "data_fetcher"},
-        overrides={"advance": "data_fetcher", "on_advance_end": "data_fetcher"},
+        overrides={"advance": "data_fetcher", "on_advance_end": "data_fetcher", "on_run_start": "data_fetcher"},
     ),
     Uses("lightning.pytorch.loops.evaluation_loop:_EvaluationLoop", has=("_results",)),
     Uses("lightning.pytorch.loops.progress:_BaseProgress", calls={"state_dict": ""}),
