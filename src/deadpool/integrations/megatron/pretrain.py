@@ -129,6 +129,10 @@ class Pretraining:
                 f"a {type(loader).__name__} cannot be protected with Megatron-LM's pretrain: use --dataloader-type "
                 "single or cyclic, and give datasets of workers that do not persist",
             )
+        # Datasets of Megatron keep masks from their first sample on, and a flag that they do. The flag is a plain value
+        # of the dataset, which travels with its position; the masks do not, so every process has to make them.
+        if len(loader.dataset):
+            loader.dataset[0]
         self._loaders.append(DataPosition(f"data loader {len(self._loaders)}", loader))
         return loader
 
