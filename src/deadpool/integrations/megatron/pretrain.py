@@ -1,6 +1,6 @@
 """Protected steps for `pretrain` of Megatron-LM (`megatron.training`), whose script stays as it is:
 
-    deadpool run --nodes 2 --spares 1 -m deadpool.integrations.megatron pretrain_gpt.py ...
+    deadpool run --nodes 2 --spares 1 -m deadpool.integrations.megatron SCRIPT ...
 
 or, in the script, before `pretrain(...)`:
 
@@ -191,7 +191,7 @@ class Pretraining:
         return log(newest, losses, *args, **kwargs)
 
     def _decide_exit(self, decide: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """It is called once for each iteration, with the floating point operations so far."""
+        """Megatron-LM calls this once for each iteration, with the floating point operations so far."""
         if self.is_dry:
             return False
         self._state.operations = args[4]
