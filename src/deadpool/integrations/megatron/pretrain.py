@@ -131,8 +131,9 @@ class Pretraining:
             )
         # Datasets of Megatron keep masks from their first sample on, and a flag that they do. The flag is a plain value
         # of the dataset, which travels with its position; the masks do not, so every process has to make them.
-        if len(loader.dataset):
-            loader.dataset[0]
+        samples: Any = loader.dataset
+        if len(samples):
+            samples[0]
         self._loaders.append(DataPosition(f"data loader {len(self._loaders)}", loader))
         return loader
 
