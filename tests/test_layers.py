@@ -41,7 +41,7 @@ PUBLIC: dict[str, list[str]] = {
     "deadpool.integrations.accelerate": ["endless", "protect"],
     "deadpool.integrations.deepspeed": ["protect"],
     "deadpool.integrations.lightning": ["protect"],
-    "deadpool.integrations.megatron": ["protect"],
+    "deadpool.integrations.megatron": ["protect", "protect_pretrain"],
     "deadpool.integrations.torchtitan": ["protect"],
     "deadpool.integrations.transformers": ["protect"],
     "deadpool.ray": ["run"],

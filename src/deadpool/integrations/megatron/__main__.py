@@ -1,6 +1,6 @@
 """Runs a script that calls `pretrain` of Megatron-LM, such as its pretrain_*.py, and protects that call.
 
-deadpool run --nodes 2 --spares 1 -m deadpool.integrations.megatron --force PRETRAIN_SCRIPT ...
+deadpool run --nodes 2 --spares 1 -m deadpool.integrations.megatron --force SCRIPT ...
 """
 
 from __future__ import annotations

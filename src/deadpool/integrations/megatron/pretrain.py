@@ -1,6 +1,6 @@
 """Protected steps for `pretrain` of Megatron-LM (`megatron.training`), whose script stays as it is:
 
-    deadpool run --nodes 2 --spares 1 -m deadpool.integrations.megatron PRETRAIN_SCRIPT ...
+    deadpool run --nodes 2 --spares 1 -m deadpool.integrations.megatron SCRIPT ...
 
 or, in the script, before `pretrain(...)`:
 
@@ -129,6 +129,11 @@ class Pretraining:
                 f"a {type(loader).__name__} cannot be protected with Megatron-LM's pretrain: use --dataloader-type "
                 "single or cyclic, and give datasets of workers that do not persist",
             )
+        # Datasets of Megatron keep masks from their first sample on, and a flag that they do. The flag is a plain value
+        # of the dataset, which travels with its position; the masks do not, so every process has to make them.
+        samples: Any = loader.dataset
+        if len(samples):
+            samples[0]
         self._loaders.append(DataPosition(f"data loader {len(self._loaders)}", loader))
         return loader
 
@@ -187,7 +192,7 @@ class Pretraining:
         return log(newest, losses, *args, **kwargs)
 
     def _decide_exit(self, decide: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Megatron calls this once for each iteration, with the floating point operations so far."""
+        """Megatron-LM calls this once for each iteration, with the floating point operations so far."""
         if self.is_dry:
             return False
         self._state.operations = args[4]

@@ -62,7 +62,7 @@ class MegatronRefusal(Refusals):
     PRETRAIN = RefusedUse(
         "Megatron-LM's `pretrain`",
         Why.UNTRIED,
-        "built, and no fault was tried with it yet: `protect_pretrain(force=True)` accepts it",
+        "built, and its first fault was not exact in all that is noted: `protect_pretrain(force=True)` accepts it",
     )
     PRETRAIN_GATHER = RefusedUse(
         "`--overlap-param-gather` in Megatron-LM's `pretrain`",
