@@ -70,7 +70,9 @@ class Device:
         how, checker = self._errs_in_audits.get(place, ""), self._world.checkers.step_audits
         if not how or not checker.is_under_way:
             return number
-        checker.on_error(self._node, place)
+        if how == ALWAYS and not checker.is_judged(self._node):
+            return number  # nobody could find it
+        checker.on_error(self._node, place, how)
         self._world.log("world", "device has erred", {"node": self._node, "place": place.value})
         if how == ONCE:
             del self._errs_in_audits[place]

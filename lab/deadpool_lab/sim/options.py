@@ -49,6 +49,7 @@ class SeedOptions:
     exact: bool = False  # what ranks hold alike is the same when it is computed again
     errs: bool = False  # devices may err without a word
     audit_every: int = 0  # every so many steps one is computed twice, and computes the same then; 0: none is
+    audit_spares: int = 0  # so many of these audits lie between two in which a spare is the judge; 0: it never is
     durable: bool = False  # checkpoints are written to a store, and are what is left when all copies of a rank are lost
 
     def __str__(self) -> str:
@@ -85,6 +86,7 @@ SIZE_KINDS = frozenset(kind.kind for kind in departures.SIZE_FAULTS)
 MEMORY_KINDS = frozenset(kind.kind for kind in machines.MEMORY_USE_FAULTS)
 DEVICE_KINDS = frozenset(kind.kind for kind in devices.FAULTS)
 AUDIT_KINDS = frozenset(kind.kind for kind in devices.AUDIT_FAULTS)
+LASTING_KINDS = frozenset(kind.kind for kind in devices.LASTING_FAULTS)
 HEALTH_KINDS = frozenset(kind.kind for kind in departures.HEALTH_FAULTS)
 INTENSITIES = (0.0, 0.3, 0.6, 1.0, 1.0, 1.5)
 """Factors on the chances of all kinds, so that some seeds are quiet and some are hostile."""
@@ -163,6 +165,8 @@ def _can_meet(options: SeedOptions, kind: FaultKind) -> bool:
         return options.errs
     if kind.kind in AUDIT_KINDS:
         return bool(options.audit_every)
+    if kind.kind in LASTING_KINDS:
+        return bool(options.audit_spares)
     if kind.kind in MEMORY_KINDS:
         return bool(options.coded)
     if kind.kind == links.WITH_MACHINE:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from deadpool.protocol.schemes import Scheme
 from deadpool_lab.sim.faults.fault import TIME
-from deadpool_lab.sim.options import ANYTHING, AUDIT_KINDS, SIZE_KINDS, Profile, SeedOptions
+from deadpool_lab.sim.options import ANYTHING, AUDIT_KINDS, LASTING_KINDS, SIZE_KINDS, Profile, SeedOptions
 
 
 def _succession(options: SeedOptions) -> SeedOptions:
@@ -131,6 +131,13 @@ def _step_audits(options: SeedOptions) -> SeedOptions:
     )  # fmt: skip
 
 
+def _judges(options: SeedOptions) -> SeedOptions:
+    """As in `step_audits`; in every audit, or in every other one, a spare computes the ranks of a node too. One spare
+    is there, or several."""
+    options = _step_audits(options)
+    return replace(options, audit_spares=1 + options.seed % 2, spares=1 + options.seed % 3, calm_s=110.0)
+
+
 def _ending(options: SeedOptions) -> SeedOptions:
     """Scripts end in the middle of the faults, and take some time for it. Most jobs have a standby coordinator."""
     nodes, standbys = max(3, options.nodes), (1, 1, 2, 0)[options.seed % 4]
@@ -202,6 +209,12 @@ PROFILES = (
         kinds=AUDIT_KINDS | {"node", "trainer", "coordinator", "join"},
         intensity=1.5,
         shape=_step_audits,
+    ),
+    Profile(
+        name="judges",
+        kinds=AUDIT_KINDS | LASTING_KINDS | {"node", "trainer", "spare", "coordinator", "join"},
+        intensity=1.5,
+        shape=_judges,
     ),
     Profile(name="coded", shape=_coded),
     Profile(

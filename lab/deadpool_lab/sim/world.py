@@ -104,6 +104,7 @@ class World:
             adaptive=self._adaptive_bounds,
             without_spare="shrink" if self.options.shards else "wait",
             audit_every=self.options.audit_every,
+            audit_spares_every=self.options.audit_spares,
         )
         schedule = Schedule(every=self.options.every, left_out_of=LEFT_OUT_OF if self.options.budget else 0)
         scheme = Scheme.parse(self.options.scheme) if self.options.scheme else None

@@ -72,6 +72,8 @@ def check_values(config: JobConfig, settings: Iterable[Setting]) -> None:
     every, acts = config.audit_every, config.on_corruption != "ignore"
     accepted = "a number of steps, or 0 for none" + ("" if acts else "; with --on-corruption ignore only 0")
     require("audit_every", every, every == 0 or (every > 0 and acts), accepted)
+    every = config.audit_spares_every
+    require("audit_spares_every", every, every >= 0, "a number of audits, or 0 for none")
     parked = config.parked_state
     require("parked_state", parked, parked in PARKED_STATE, f"one of {', '.join(PARKED_STATE)}")
     require("log_mb", config.log_mb, config.log_mb >= 0, "a size in MB, or 0 for no limit")

@@ -148,6 +148,11 @@ class JobConfig:
         "compute one step in so many a second time and compare it, rank by rank, gradients before they are reduced "
         "included: an error that all replicas share is found, and its rank named (docs/silent-corruption.md); 0: never",
     )
+    audit_spares_every: int = setting(
+        10,
+        "in one audit in so many a spare computes the step for the ranks of one node, each in turn, and keeps them: a "
+        "device that errs in the same way every time is found (docs/silent-corruption.md); 0: never",
+    )
     topology: str = setting(
         "", 'TOML file that says which node is in which rack: [racks] with r0 = ["n0", "n1"]', commands=_RUN
     )

@@ -32,6 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "spares": ("rehearsals", "spare_trainers", "while_parked", "parked_state", "without_spare"),
     "recovery": (
         *("in_place", "rehearse_recovery", "on_inexact", "on_corruption", "audit_every"),
+        "audit_spares_every",
         *("quarantine_after", "quarantine_window_s"),
         *("faults", "drills"),
     ),

@@ -56,7 +56,7 @@ def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
 def test_every_kind_of_fault_is_drawn_by_some_seed() -> None:
     """Those that only a job can meet that may shrink, choose its scheme, end early, audit steps, or have devices that
     err, are drawn by one of these."""
-    profiles = (ANYTHING, *(BY_NAME[name] for name in ("shrink", "memory", "ending", "corruption", "step_audits")))
+    profiles = (ANYTHING, *(BY_NAME[name] for name in ("shrink", "memory", "ending", "corruption", "judges")))
     options = [draw(seed, profile) for seed in range(200) for profile in profiles]
     drawn = {plan.kind for each in options for plan in each.faults}
     assert drawn == {fault.kind for fault in ALL}

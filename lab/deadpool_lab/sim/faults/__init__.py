@@ -22,6 +22,7 @@ ALL: tuple[FaultKind, ...] = (
     *departures.SIZE_FAULTS,
     *devices.FAULTS,
     *devices.AUDIT_FAULTS,
+    *devices.LASTING_FAULTS,
 )
 BY_KIND: dict[str, FaultKind] = {fault.kind: fault for fault in ALL}
 

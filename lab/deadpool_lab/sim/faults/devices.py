@@ -1,6 +1,7 @@
 """Faults of devices: they compute wrongly and say nothing, once, always in the same way, or each time in another.
 
-Those of `AUDIT_FAULTS` err in steps that are audited, and in no others.
+Those of `AUDIT_FAULTS` err in steps that are audited, and in no others; those of `LASTING_FAULTS` only where it is
+their turn to be judged, and always in the same way.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from deadpool_lab.sim.device import ALWAYS, AT_RANDOM, ONCE, Place
-from deadpool_lab.sim.faults.fault import TIME, FaultKind, pick, seated
+from deadpool_lab.sim.faults.fault import TIME, FaultKind, alive, pick, seated
 
 if TYPE_CHECKING:
     from deadpool_lab.sim.world import World
@@ -31,6 +32,15 @@ def _err_in_audits(place: Place, how: str, world: World) -> bool:
     return bool(machines)
 
 
+def _err_always_in_audits(place: Place, world: World) -> bool:
+    """Any node may err, also one that is a spare now."""
+    machines = pick(world, alive(world))
+    for machine in machines:
+        world.log("world", "device always errs in audits", {"node": machine.name, "place": place.value})
+        machine.device.begin_to_err_in_audits(place, ALWAYS)
+    return bool(machines)
+
+
 def _in_audits(kind: str, place: Place, how: str, *, chance: float, most: int = 2) -> FaultKind:
     inject = partial(_err_in_audits, place, how)
     return FaultKind(kind=kind, inject=inject, chance=chance, most=most, triggers=AUDIT_TRIGGERS)
@@ -48,4 +58,14 @@ AUDIT_FAULTS = [
     _in_audits("gradient_errs_at_random", Place.GRADIENT, AT_RANDOM, chance=0.1, most=1),
     _in_audits("update_errs_once", Place.UPDATE, ONCE, chance=0.3, most=3),
     _in_audits("sum_errs_once", Place.SUM, ONCE, chance=0.3),
+]
+LASTING_FAULTS = [
+    FaultKind(
+        kind=f"{place.value}_errs_always",
+        inject=partial(_err_always_in_audits, place),
+        chance=0.35,
+        most=2,
+        triggers=AUDIT_TRIGGERS,
+    )
+    for place in (Place.GRADIENT, Place.UPDATE)
 ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from deadpool.protocol.coordinator.commits.ledger import Ledger
 from deadpool.protocol.coordinator.job import JobState
-from deadpool.protocol.features.corruption.coordinator import corruption
-from deadpool.protocol.features.corruption.coordinator.computations import Difference, OddOne, Stage, difference
+from deadpool.protocol.features.corruption.coordinator import corruption, findings, judges, step_audits
+from deadpool.protocol.features.corruption.coordinator.computations import Difference, OddOne, Stage
 from deadpool.protocol.features.corruption.coordinator.corruption import Corruption
+from deadpool.protocol.features.corruption.coordinator.judges import Computed, Decision, Settled, Turn
 from deadpool.protocol.features.corruption.coordinator.step_audits import StepAudits
 from deadpool.protocol.features.corruption.coordinator.votes import Digest, Group, Suspicion
 from deadpool.protocol.identity import Version
@@ -72,9 +74,9 @@ def named_for_a_sum(patch: Patch) -> None:
 
 def redo_is_believed_because_it_came_last(patch: Patch) -> None:
     def judge(self: StepAudits, order: StepAudit) -> None:
-        if difference(*self._computed[-2:]) is not None:
+        if not self._computed[-1].agrees_with(self._computed[-2]):
             del self._computed[:-2]
-        self._settle(order, self._computed[-1])
+        self._settle(order, Settled((self._computed[-1],)))
 
     patch.set(StepAudits, "_judge", judge)
 
@@ -87,6 +89,31 @@ def later_computation_is_not_void(patch: Patch) -> None:
     """Ranks keep what differs, and go on from it if a fault comes before the step is computed once more."""
     patch.set(StepAudits, "on_frozen", lambda self: None)
     patch.set(JobState, "make_void_above", lambda self, version: None)
+
+
+# --- a spare is the judge ---------------------------------------------------------------------------------------------
+
+
+def node_that_repeats_itself_is_believed(patch: Patch) -> None:
+    """Two computations that agree settle it, also if both are of one node."""
+    real = judges.decide
+
+    def decide(computed: Sequence[Computed], turn: Turn | None, spares: Sequence[str]) -> Decision:
+        alike = tuple(each for each in computed if each.agrees_with(computed[-1]))
+        return Settled(alike) if len(alike) > 1 else real(computed, turn, spares)
+
+    patch.set(step_audits, "decide", decide)
+
+
+def turn_passes_without_a_judge(patch: Patch) -> None:
+    patch.set(StepAudits, "_begin_turn", lambda self, order, settled: False)
+
+
+def node_is_named_for_its_position(patch: Patch) -> None:
+    def nodes_only_in(odd: Sequence[Computed], settled: Settled) -> set[str]:
+        return {odd[0].seats[0]}
+
+    patch.set(findings, "nodes_only_in", nodes_only_in)
 
 
 MUTATIONS = [
@@ -102,4 +129,9 @@ MUTATIONS = [
     ),
     Mutation(78, "one error is enough", one_error_is_enough, rule=35, profile="step_audits"),
     Mutation(79, "later computation is not void", later_computation_is_not_void, rule=35, profile="step_audits"),
+    Mutation(
+        80, "node that repeats itself is believed", node_that_repeats_itself_is_believed, rule=36, profile="judges"
+    ),
+    Mutation(81, "turn passes without a judge", turn_passes_without_a_judge, rule=36, profile="judges"),
+    Mutation(82, "node named for its position", node_is_named_for_its_position, rule=36, profile="judges"),
 ]

@@ -26,6 +26,7 @@ class AuditedStep:
         self._process, self._core = process, process.core
         self.order: StepAudit | None = None
         self._before: int | None = None
+        self._watched = 0  # the number of the order that it belongs to: there may be a newer one
         self._gradient, self._reduced = 0, 0
         self._answered: tuple[StepAudit, Generation] | None = None
 
@@ -34,7 +35,7 @@ class AuditedStep:
     @property
     def is_watched(self) -> bool:
         """The step that is audited is computed now."""
-        return self._before is not None
+        return self._before is not None and self._watched == self._process.world.checkers.step_audits.step
 
     def contribution(self, state: State) -> State:
         """What this rank gives to the sum over all ranks, as its device has computed it."""
@@ -61,6 +62,7 @@ class AuditedStep:
     def resumed(self, number: int) -> None:
         order = self.order
         self._before = _digest(self._process.state) if order is not None and number == order.number - 1 else None
+        self._watched = order.number if order is not None else 0
 
     def at_boundary(self) -> bool:
         """Whether no version is to be captured here, because ranks wait for a fence."""
@@ -71,7 +73,7 @@ class AuditedStep:
             return False
         is_first = order.generation == self._core.generation
         if live.number == order.number - 1:
-            self._before = _digest(self._process.state)
+            self._before, self._watched = _digest(self._process.state), order.number
         elif self._answered != (order, self._core.generation) and (is_first or live.number == order.number):
             self._answered = order, self._core.generation
             self._tell(order, before if live.number == order.number else None)

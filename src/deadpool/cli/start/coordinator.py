@@ -339,6 +339,7 @@ def _leadership(config: JobConfig, founds: bool, features: Sequence[CoordinatorS
         on_inexact=config.on_inexact,
         on_corruption=config.on_corruption,
         audit_every=config.audit_every,
+        audit_spares_every=config.audit_spares_every,
         drills=config.drills,
         overhead_budget=config.overhead_budget,
         set_aside_gb=config.set_aside_gb,

@@ -24,15 +24,17 @@ EVENTS = (
     EventType(
         name="corruption_found",
         meaning="A node has computed, kept or copied something wrong: all its replicas say so, or it says something "
-        "else when the step is computed again. Nothing that follows from it is used.",
+        "else when the step is computed again, or two other nodes compute something else each time. Nothing that "
+        "follows from it is used, as far back as the step is compared.",
         action="Have the node's GPU and memory tested. The second time a spare takes its ranks, the first time already "
-        "where more than one spare is there.",
+        "where more than one spare is there. With found=repeated it errs all the time and is out: the reason says "
+        "since which step, and a checkpoint from before it is right.",
         fields={
             "node": "the node that is at fault",
             "rank": "its rank; the first one, where it is several",
             "step": "the version in which it was found",
             "ranks": "its ranks that differ",
-            "found": "outvoted, or changed",
+            "found": "outvoted, changed, or repeated",
             "digests": f"{_DIGESTS}; where it has changed, the first time",
             "others": "what its replicas say; where it has changed, what it says the second time",
             "errors": "how many errors of this node were found by now",
@@ -91,6 +93,29 @@ STEP_AUDIT_EVENTS = (
             "computed": "how often the step was computed: 2, or more where some differed",
         },
         console="audited up to step {step}: all {ranks} ranks have computed it alike",
+    ),
+    EventType(
+        name="step_audit_judged",
+        meaning="Different nodes have computed the same step for these ranks, and agree. The last one keeps the ranks.",
+        action="Nothing. A node that does not agree is named by `corruption_found`.",
+        fields={**_STEP, "ranks": "the ranks whose turn it was", "nodes": "the nodes that agree"},
+        console="nodes {nodes} compute the same for ranks {ranks} in step {step}",
+    ),
+    EventType(
+        name="corruption_undecided",
+        meaning="Two nodes compute something else for the same ranks, each of them the same every time, and there is "
+        "no third one that could tell which of them is right. Nobody is named.",
+        action="Start another spare, then: `deadpool job audit --step --rank R`. Test both nodes.",
+        fields={**_STEP, "ranks": "the ranks", "nodes": "the nodes", "reason": "the same in words"},
+        console="CORRUPTION on one of the nodes {nodes}: {reason}",
+    ),
+    EventType(
+        name="judging_ended",
+        meaning="No spare computes a step for another node any more in this job, unless a person asks for it. Audits "
+        "go on without.",
+        action="What the reason says.",
+        fields={**_STEP, "reason": "what was found"},
+        console="spares compare no more: {reason}",
     ),
     EventType(
         name="step_audit_differs",

@@ -6,7 +6,7 @@ decided by the part that makes it, which then calls the part that comes next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from deadpool.protocol.coordinator.commits.commits import Commits
@@ -77,6 +77,7 @@ class JobState:
         self.plan: GlobalPlan | None = None  # the newest plan, unless an earlier coordinator made it
         self.unread = UnreadCopies()
         self.void: tuple[Version, ...] = ()  # see `make_void_above`
+        self._moves: tuple[Generation, Mapping[int, str]] = (NO_GENERATION, {})  # see `move`
         self.vacancies, self.redundancy = vacancies, redundancy
         self.released = False  # every rank has completed its last step: a loss from here on costs no state
         self._spare_watch = SpareWatch()
@@ -149,6 +150,15 @@ class JobState:
         bound = Version(begins_anew, version.number)
         if bound not in self.void:
             self.void = (*self.void, bound)
+
+    def move(self, moves: Mapping[int, str]) -> None:
+        """In the plan of the next generation, and in no later one, these nodes take these positions."""
+        self._moves = (self.generation.next(self.term), moves)
+
+    @property
+    def _moves_now(self) -> Mapping[int, str]:
+        generation, moves = self._moves
+        return moves if generation == self.generation else {}
 
     def is_void(self, version: Version) -> bool:
         return is_void(version, self.void)
@@ -268,6 +278,7 @@ class JobState:
             redundancy=self.redundancy,
             scheme=self.scheme,
             extra_holders=self.extra_holders,
+            moves=self._moves_now,
         )
 
     @property
@@ -284,9 +295,10 @@ class JobState:
     def newcomers(self) -> list[tuple[Member, int]]:
         """Nodes that a plan made now would seat where they do not sit yet. Seats do not depend on inventories, so this
         is known before the fence is acknowledged."""
-        may_move, sitting = [], {}
+        may_move, sitting, moves = [], {}, self._moves_now
         for member in self.members.values():
-            if member.position is None or member.leaving:
+            is_moved = member.node in moves.values() or member.position in moves
+            if member.position is None or member.leaving or is_moved:
                 may_move.append(member)
             else:
                 sitting[member.position] = member.node

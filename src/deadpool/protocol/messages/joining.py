@@ -39,6 +39,7 @@ class Settings(Message, frozen=True, kw_only=True):
     on_corruption: str = "stop"  # where corruption cannot be removed: stop, or go-on; ignore: nobody looks for it
     drills: bool = False  # faults that change state may be ordered
     audit_every: int = 0  # so many steps lie between two that are computed twice and compared; 0: none is
+    audit_spares_every: int = 0  # so many of these audits lie between two with a spare as the judge; 0: none has one
     audit: bool = False  # a recovery is played once, early, and what is computed again is compared
     without_spare: str = "wait"  # where no spare is left for a lost node: wait, or shrink (rule 30, carried ranks)
 

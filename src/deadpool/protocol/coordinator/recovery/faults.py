@@ -125,8 +125,9 @@ class Faults:
         job.out.emit(
             "fault", node=node, rank=rank, kind=kind, reason=reason, ranks=ranks, during=during, since_s=since_s
         )
-        # Nodes that are lost while another loss is dealt with are the same disaster, and not one more retry.
-        one_more = rank is not None or job.phase is Phase.RUNNING
+        # Nodes that are lost while another loss is dealt with are the same disaster, and not one more retry. A step
+        # that is computed again on purpose has not failed; whoever does so counts how often.
+        one_more = rank is not None or (job.phase is Phase.RUNNING and fault.kind is not FaultKind.AUDIT)
         if retries.is_exceeded_by(replace(fault, cause=job.cause), one_more=one_more):
             self._give_up()
         if fault.kind is FaultKind.HANG:

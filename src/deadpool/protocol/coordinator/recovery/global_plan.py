@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from deadpool.protocol.coordinator.outbox import Outbox
@@ -121,6 +121,9 @@ class ClusterView:
     void: tuple[Version, ...] = ()  # what is newer than one of these, and of an earlier generation, counts as lost
     vacancies: Vacancies = SPARES_AWAITED
     redundancy: Redundancy = COPIES_ONLY
+    moves: Mapping[int, str] = field(
+        default_factory=dict
+    )  # positions that certain nodes take in this plan, whoever sits there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,9 @@ def _index(view: ClusterView, seats: Seats | NoPlan) -> InventoryIndex:
     if not isinstance(seats, NoPlan):
         gone = {node.node for node in view.nodes if node.leaving} - set(seats.nodes)
         gone.update(seats.moved(view.nodes))
+        if view.moves:
+            sits = seats.process_positions
+            gone.update(node.node for node in view.nodes if sits.get(node.node) != node.position)
     return index_nodes(view.layout, view.nodes, frozenset(gone), view.redundancy, view.void)
 
 

@@ -23,27 +23,43 @@ def choose_seats(view: ClusterView, sitting: Mapping[int, str] | None = None) ->
     A node that leaves gives its position to a spare that no empty position needs, or keeps it. A node whose position is
     given away, but that has not left yet, is better than none. A recalled node gets a seat before any spare.
 
+    `view.moves` come before all that, as far as their nodes are there. A node whose position another one takes by them
+    is a spare, and the last one that is taken.
+
     `sitting`: positions of nodes that the view leaves out, because nothing moves them.
     """
     seats: list[str | None] = list(map((sitting or {}).get, range(view.layout.positions)))
     given_up: dict[int, str] = {}
+    moves = _moves_of(view)
+    seats = [moves.get(position, seat) for position, seat in enumerate(seats)]
+    displaced = []
     for node in view.nodes:
-        if node.position is not None and node.leaving:
+        if node.node in moves.values():
+            continue
+        if node.position in moves:
+            displaced.append(node)
+        elif node.position is not None and node.leaving:
             given_up[node.position] = node.node
         elif node.position is not None:
             seats[node.position] = node.node
-    recalled = [node for node in view.nodes if node.recalled]
-    others = [node for node in view.nodes if node.position is None and not node.recalled]
+    free = [node for node in view.nodes if node.position is None and node.node not in moves.values()]
+    others = [node for node in free if not node.recalled]
+    recalled = [node for node in free if node.recalled]
     spares = [node for node in others if not node.leaving]
     parting = [node for node in others if node.leaving]
     for position in (p for p, seat in enumerate(seats) if seat is None and p not in given_up):
-        seats[position] = _take(recalled or spares or parting, view, position)
+        seats[position] = _take(recalled or spares or displaced or parting, view, position)
     healthy = [node for node in spares if not (node.quarantined or node.doubted)]
     for position, stays in sorted(given_up.items()):
         seats[position] = _take(healthy, view, position) or stays
     if None in seats:
         return NoPlan(reason=_no_spare(seats), missing_nodes=seats.count(None), seats=tuple(seats))
     return tuple(seat for seat in seats if seat is not None)
+
+
+def _moves_of(view: ClusterView) -> dict[int, str]:
+    there = {node.node for node in view.nodes}
+    return {position: node for position, node in view.moves.items() if node in there}
 
 
 def _take(spares: list[NodeView], view: ClusterView, position: int) -> str | None:

@@ -6,11 +6,13 @@ cause; ranks that differ only later have got others' numbers. Rule 35, an audite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from deadpool.protocol.features.corruption.coordinator.votes import Evidence, Found
+from deadpool.protocol.identity import Layout
 from deadpool.protocol.messages import StepDigests
 
 Computation = Mapping[int, StepDigests]
@@ -55,6 +57,16 @@ def difference(one: Computation, other: Computation) -> Difference | None:
 
 def _first_stage(one: StepDigests, other: StepDigests) -> Stage | None:
     return next((stage for stage in Stage if getattr(one, stage.value) != getattr(other, stage.value)), None)
+
+
+def position_that_differs(computations: Sequence[Computation], layout: Layout) -> int | None:
+    """The only position whose ranks differ first, of any two of these computations. None: there is no single one, or it
+    may be a sum that has passed through others."""
+    found = [difference(one, other) for one, other in itertools.combinations(computations, 2)]
+    positions = {layout.position_of(rank) for each in found if each is not None for rank in each.ranks}
+    if len(positions) != 1 or any(each is None or each.stage is Stage.REDUCED for each in found):
+        return None
+    return positions.pop()
 
 
 @dataclass(frozen=True, slots=True)

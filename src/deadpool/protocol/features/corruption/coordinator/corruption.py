@@ -144,8 +144,8 @@ class Corruption(CoordinatorPart):
             return
         self._redo(vote, evidence.reason, now, named=evidence, moves=errors >= ERRORS or spares > 1)
 
-    def _count(self, evidence: Evidence) -> None:
-        self.errors[evidence.node] += 1
+    def _count(self, evidence: Evidence, errors: int = 1) -> None:
+        self.errors[evidence.node] += errors
         self._job.out.emit(
             "corruption_found",
             node=evidence.node,
@@ -292,9 +292,9 @@ class Corruption(CoordinatorPart):
         refusal = self.step_audits.refusal() if self._acts else "nothing is done where ranks differ (--on-corruption)"
         return StepAuditAsked() if refusal is None else f"no step is audited: {refusal}"
 
-    def _convict(self, evidence: Evidence) -> None:
+    def _convict(self, evidence: Evidence, errors: int = 1) -> None:
         """By now all ranks agree with what they have computed before, so no step is lost for a node that leaves."""
-        self._count(evidence)
+        self._count(evidence, errors)
         if self.errors[evidence.node] >= ERRORS:
             self._to_leave = evidence
 

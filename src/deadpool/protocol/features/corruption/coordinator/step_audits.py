@@ -3,8 +3,9 @@ what follows.
 
     order     all ranks tell four digests of the step behind a version that is captured
     again     all have told, and that version is the watermark: the job fences, and nobody is lost
-    verdict   two computations agree in every rank, after two of them or after more. Where there is another one that
-              does not, somebody has erred, and `computations.py` says who
+    judge     two computations agree in every rank. If it is the turn of a position, a spare takes its ranks for another
+              one (rule 36, a spare is the judge); what follows from each computation is decided in `judges.py`
+    verdict   if some computation is not like those that are trusted, somebody has erred, and `findings.py` says who
 
 What is known of an audit is lost with the coordinator: ranks then capture again by themselves, after some steps.
 """
@@ -12,21 +13,30 @@ What is known of an audit is lost with the coordinator: ranks then capture again
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable
+from typing import assert_never
 
 from deadpool.protocol.causes import FaultKind
 from deadpool.protocol.coordinator.audit import FIRST_STEPS
 from deadpool.protocol.coordinator.job import Phase
 from deadpool.protocol.coordinator.recovery.fault_history import ObservedFault
 from deadpool.protocol.coordinator.seams import CoordinatorCore
-from deadpool.protocol.features.corruption.coordinator.computations import Computation, OddOne, difference
+from deadpool.protocol.features.corruption.coordinator.audit_verdicts import AuditVerdicts
+from deadpool.protocol.features.corruption.coordinator.computations import position_that_differs
+from deadpool.protocol.features.corruption.coordinator.findings import Case, Named
+from deadpool.protocol.features.corruption.coordinator.judge_turns import JudgeTurns
+from deadpool.protocol.features.corruption.coordinator.judges import (
+    Again,
+    Computed,
+    Settled,
+    Turn,
+    Undecided,
+    Unrepeated,
+    decide,
+)
 from deadpool.protocol.features.corruption.coordinator.votes import Evidence
 from deadpool.protocol.identity import NO_GENERATION, Generation
 from deadpool.protocol.messages import AuditOver, StepAudit, StepDigests
-
-COMPUTATIONS = 4
-"""A step is computed so often at most: fewer recoveries than end a job that commits nothing (`RETRIES`)."""
 
 _PATIENCE_STEPS = 16
 """Ranks capture nothing for so many steps."""
@@ -35,34 +45,31 @@ _MARGIN, _WIDEST_MARGIN = 2, 1024
 """Steps from those that ranks have reported to the one that is audited. Wider, if a rank was past it already."""
 
 _INEXACT = "the script was found not to be exact (event audit_differs), so it may compute something else by itself"
-_NOT_DETERMINISTIC = (
-    "no two of {count} computations of step {step} agree: the script is not deterministic, or a device errs all the "
-    "time. Ranks that never repeat themselves: {ranks}. Call torch.use_deterministic_algorithms(True), or test the node"
-)
-_MOVES_ALONG = (
-    "rank {rank} computes a step otherwise the second time on whatever node it is ({nodes}): it is the script, not a "
-    "device"
-)
 
 
 class StepAudits:
-    def __init__(self, core: CoordinatorCore, convict: Callable[[Evidence], None]) -> None:
-        """`convict` counts an error of a node."""
+    def __init__(self, core: CoordinatorCore, convict: Callable[[Evidence, int], None]) -> None:
+        """`convict` counts errors of a node."""
         self._job, self._faults, self._drains = core.job, core.faults, core.drains
         self._recoveries, self._convict = core.audit, convict
         self._every = core.job.settings.audit_every
         self._order: StepAudit | None = None
         self._expected: Generation = NO_GENERATION  # the one in which ranks tell next
         self._told: dict[int, StepDigests] = {}  # in this generation
-        self._computed: list[Computation] = []
-        self._next_reason = ""  # why the step has to be computed once more, right now
+        self._computed: list[Computed] = []
+        self._next: tuple[Again, str] | None = None  # the step has to be computed once more right now, and why
+        self.turns = JudgeTurns(core)
+        self.due: int | None = None  # the position whose turn it is in the audit that is under way
+        self._turn: Turn | None = None  # since a spare has taken its ranks
         self._newest = 0  # step that was audited, or was to be
         self._is_asked_for = False  # by a person, however long ago the last one was
-        self.last: dict[str, int] | None = None  # for people
         self._margin = _MARGIN
-        self._nodes_of: defaultdict[int, set[str]] = defaultdict(set)  # on which a rank was found to differ
-        self.audited_up_to: int | None = None
-        self.ended = ""  # why no step is audited any more
+        self.verdicts = AuditVerdicts(core.job, self.turns, convict)
+
+    @property
+    def ended(self) -> str:
+        """Why no step is audited any more."""
+        return self.verdicts.ended
 
     # --- order --------------------------------------------------------------------------------------------------------
 
@@ -76,9 +83,11 @@ class StepAudits:
             return f"the job is {self._job.phase.value if self._job.is_full else 'shrunk'}: ask again when it runs"
         return None
 
-    def ask(self) -> None:
+    def ask(self, position: int | None = None) -> None:
+        """`position`: whose ranks a spare is to compute too."""
         if self.refusal() is None:
             self._is_asked_for = True
+            self.turns.put_first(position)
 
     def look(self) -> None:
         """Looks, with every heartbeat, whether a step is due, or whether what was ordered has become impossible."""
@@ -86,6 +95,7 @@ class StepAudits:
         if self.ended or job.phase is not Phase.RUNNING or job.released:
             return
         if self._order is None:
+            self.turns.look()
             self._order_if_due()
         elif (obstacle := self._obstacle(self._order)) is not None:
             self._put_off(self._order, obstacle)
@@ -99,7 +109,7 @@ class StepAudits:
         if len(steps) < job.layout.world_size or min(steps) < FIRST_STEPS or job.commits.permit.watermark is None:
             return
         if any(verdict.get("exact") is False for verdict in self._recoveries.verdicts):
-            self._end(max(steps), _INEXACT)
+            self.verdicts.end(max(steps), _INEXACT)
             return
         due = self._newest + self._every - 1 if not self._is_asked_for else 0
         earliest = max(due, max(steps) + self._margin)
@@ -109,6 +119,8 @@ class StepAudits:
         self._order = StepAudit(generation=job.generation, number=before + 1)
         self._expected = job.generation
         self._recoveries.is_held = True
+        self.due = self.turns.due
+        self.turns.begin()
         job.out.emit("step_audit_ordered", step=self._order.number)
         job.out.send_each(job.members, self._order)
 
@@ -147,39 +159,63 @@ class StepAudits:
         self._told[told.rank] = told
         if len(self._told) < job.layout.world_size:
             return
-        self._computed.append(self._told)
+        self._computed.append(Computed(self._told, job.seats))
         self._told = {}
         if len(self._computed) > 1:
             self._judge(order)
 
     def _judge(self, order: StepAudit) -> None:
-        *earlier, newest = self._computed
-        if any(difference(each, newest) is None for each in earlier):
-            self._settle(order, newest)
-        elif len(self._computed) == COMPUTATIONS:
-            found = [difference(each, newest) for each in earlier]
-            ranks = set.intersection(*(set(each.ranks) for each in found if each is not None))
-            names = ", ".join(map(str, sorted(ranks))) or "none"
-            self._finish(order)
-            self._end(order.number, _NOT_DETERMINISTIC.format(count=COMPUTATIONS, step=order.number, ranks=names))
-        else:
-            self._tell_difference(order, earlier[-1], newest)
+        turn = self._turn
+        match decide(self._computed, turn, self.turns.spares(turn.position) if turn is not None else ()):
+            case Settled() as settled:
+                if not self._begin_turn(order, settled):
+                    self._conclude(order, lambda case: self.verdicts.settle(case, settled), turn)
+            case Again(moves=moves) as again if not moves or self.turns.allows(moves):
+                self._next = again, self.verdicts.tell_difference(order.number, self._computed)
+            case Unrepeated():
+                if not self._begin_turn_of_suspect():
+                    self._conclude(order, self.verdicts.tell_unrepeated, None)
+            case Again() | Undecided():
+                assert turn is not None
+                self._conclude(order, self.verdicts.tell_undecided, turn)
+            case _ as never:
+                assert_never(never)
 
-    def _tell_difference(self, order: StepAudit, before: Computation, newest: Computation) -> None:
-        """Somebody has erred, in this computation or in the one before: another one will tell."""
-        found = difference(before, newest)
-        assert found is not None
-        rank = found.ranks[0]
-        part = newest[rank].differs or found.stage.text
-        self._job.out.emit(
-            "step_audit_differs",
-            step=order.number,
-            ranks=list(found.ranks),
-            nodes=[self._node_of(each) for each in found.ranks],
-            stage=found.stage.value,
-            part=part,
-        )
-        self._next_reason = f"rank {rank} has computed something else the second time: {part}"
+    def _conclude(self, order: StepAudit, tell: Callable[[Case], None], turn: Turn | None) -> None:
+        case = self._case(order)
+        self._is_asked_for = False
+        self.turns.on_audit(turn.position if turn is not None else None)
+        self._finish(order)
+        tell(case)
+
+    def _begin_turn(self, order: StepAudit, settled: Settled) -> bool:
+        """Two computations agree, and so nobody has erred in both who does not err always. Returns whether a spare is
+        to compute the ranks whose turn it is. Where computations differ and it is nobody's turn, it is that of the
+        ranks that have differed."""
+        if self._turn is not None:
+            return False
+        position = self.due if self.due is not None else self._suspect(order, settled)
+        return position is not None and self._move(position, self.turns.judge_of(position))
+
+    def _suspect(self, order: StepAudit, settled: Settled) -> int | None:
+        """The position of the node that would be named now."""
+        if not self.turns.is_on:
+            return None
+        nodes = {each.evidence.node for each in self._case(order).findings(settled) if isinstance(each, Named)}
+        return self._job.seats.index(nodes.pop()) if len(nodes) == 1 and nodes.issubset(self._job.seats) else None
+
+    def _begin_turn_of_suspect(self) -> bool:
+        """No two computations agree. If all differ first on one node, it may err each time in another way."""
+        position = position_that_differs([each.told for each in self._computed], self._job.layout)
+        return position is not None and self._move(position, self.turns.judge_of_suspect(position))
+
+    def _move(self, position: int, judge: str | None) -> bool:
+        """Returns whether there is a judge."""
+        if judge is None:
+            return False
+        self._turn = turn = Turn(position, self._job.seats[position])
+        self._next = Again({position: judge}), f"audit: node {judge} computes the step for node {turn.node}, to compare"
+        return True
 
     # --- again --------------------------------------------------------------------------------------------------------
 
@@ -198,71 +234,51 @@ class StepAudits:
         watermark = job.commits.permit.watermark
         if watermark is None:
             return
-        if self._next_reason:
+        if self._next is not None:
+            again, reason = self._next
             job.make_void_above(watermark)
-            self._compute_again(self._next_reason, now)
+            job.move(again.moves)
+            self._compute_again(reason, now)
         elif order.generation == job.generation and self._computed and watermark.number == order.number - 1:
             self._compute_again(f"audit: step {order.number} is computed a second time", now)
 
     def _compute_again(self, reason: str, now: float) -> None:
-        self._next_reason = ""
+        self._next = None
         self._faults.recover(ObservedFault(kind=FaultKind.AUDIT, reason=reason, ranks=()), now)
         self._told, self._expected = {}, self._job.generation
 
-    # --- verdict ------------------------------------------------------------------------------------------------------
+    def _case(self, order: StepAudit) -> Case:
+        return Case(
+            step=order.number,
+            layout=self._job.layout,
+            computed=self._computed,
+            turn=self._turn,
+            confirmed=self.turns.confirmed.copy(),
+        )
 
-    def _settle(self, order: StepAudit, trusted: Computation) -> None:
-        self.audited_up_to = order.number
-        odd = [
-            OddOne(each, trusted, is_first=index == 0)
-            for index, each in enumerate(self._computed)
-            if difference(each, trusted) is not None
-        ]
-        computed, self._is_asked_for = len(self._computed), False
-        self.last = {"step": order.number, "computed": computed}
-        self._job.out.emit("step_audit_passed", step=order.number, ranks=len(trusted), computed=computed)
-        self._finish(order)
-        for each in odd:
-            self._name(order, each)
-
-    def _name(self, order: StepAudit, odd: OddOne) -> None:
-        found, node = odd.difference, odd.node(self._node_of)
-        if node is None:
-            ranks = ", ".join(map(str, found.ranks))
-            reason = f"one of several computations differs, on ranks {ranks} first, in {found.stage.text}"
-            self._job.out.emit("corruption_unexplained", step=order.number, reason=reason)
-            return
-        for rank in found.ranks:
-            self._nodes_of[rank].add(node)
-            if len(nodes := self._nodes_of[rank]) > 1:
-                self._end(order.number, _MOVES_ALONG.format(rank=rank, nodes=", ".join(sorted(nodes))))
-                return
-        self._convict(odd.evidence(node, order.number))
-
-    def _node_of(self, rank: int) -> str:
-        return self._job.seats[self._job.layout.position_of(rank)]
-
-    # --- the end of one, and of all -----------------------------------------------------------------------------------
+    # --- the end of one -----------------------------------------------------------------------------------------------
 
     def _put_off(self, order: StepAudit, reason: str) -> None:
+        """Where nodes disagree by now it is tried again at once, in a step after this one."""
+        turn, computed = self._turn, self._computed
         self._job.out.emit("step_audit_put_off", step=order.number, reason=reason)
         self._finish(order)
+        if turn is not None and not all(each.agrees_with(computed[0]) for each in computed):
+            self.turns.suspect(turn.position)
+            self._newest = 0
 
     def _finish(self, order: StepAudit) -> None:
         """One that nobody has told of is tried again at once, unless it would come too late for ever."""
         if self._computed or self._margin == _WIDEST_MARGIN:
             self._newest = order.number
-        self._order, self._told, self._computed, self._next_reason = None, {}, [], ""
+        self._order, self._told, self._computed, self._next = None, {}, [], None
+        self._turn, self.due = None, None
+        self.turns.end()
         self._recoveries.is_held = False
         self._job.out.send_each(self._job.members, AuditOver(generation=self._job.generation))
 
-    def _end(self, step: int, reason: str) -> None:
-        self.ended, self._is_asked_for = reason, False
-        self._job.out.emit("step_audits_ended", step=step, reason=reason)
-
     def facts(self) -> dict[str, object]:
-        if not (self._every or self._is_asked_for or self.last or self.ended):
+        if not (self._every or self._is_asked_for or self.verdicts.last or self.ended):
             return {}
-        told: dict[str, object] = {"every": self._every, "audited_up_to": self.audited_up_to, "ended": self.ended}
-        told |= {"asked_for": self._is_asked_for, "last": self.last}
-        return {"step_audits": told}
+        told = {"every": self._every, "asked_for": self._is_asked_for and not self.ended}
+        return {"step_audits": told | self.verdicts.facts()}

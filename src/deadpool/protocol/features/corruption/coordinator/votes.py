@@ -96,6 +96,7 @@ class Found(Enum):
 
     OUTVOTED = "outvoted"
     CHANGED = "changed"
+    REPEATED = "repeated"  # it says the same each time, and two other nodes say something else
 
 
 class Evidence(Value, frozen=True, kw_only=True):
@@ -107,12 +108,19 @@ class Evidence(Value, frozen=True, kw_only=True):
     found: Found
     digests: tuple[str, ...]  # of its ranks; where it has changed, what it said the first time
     others: tuple[str, ...]  # that its ranks' replicas have said; where it has changed, what it said the second time
+    confirmed: int | None = None  # the newest step in which another node has computed the same as this one
 
     @property
     def reason(self) -> str:
         ranks = ", ".join(map(str, self.ranks))
         if self.found is Found.OUTVOTED:
             return f"rank {ranks} holds other state than all its replicas after step {self.step}"
+        if self.found is Found.REPEATED:
+            since = f"since step {self.confirmed}" if self.confirmed is not None else "before"
+            return (
+                f"rank {ranks} computes step {self.step} otherwise than two other nodes, each time that it does. What "
+                f"it has computed {since} may be wrong as well"
+            )
         return f"rank {ranks} computed something else when step {self.step} was computed again from the same version"
 
 
