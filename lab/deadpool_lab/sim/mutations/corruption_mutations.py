@@ -76,7 +76,7 @@ def redo_is_believed_because_it_came_last(patch: Patch) -> None:
     def judge(self: StepAudits, order: StepAudit) -> None:
         if not self._computed[-1].agrees_with(self._computed[-2]):
             del self._computed[:-2]
-        self._settle(order, Settled((self._computed[-1],)))
+        self._conclude(order, lambda case: self.verdicts.settle(case, Settled((case.computed[-1],))), None)
 
     patch.set(StepAudits, "_judge", judge)
 
