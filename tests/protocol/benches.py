@@ -102,6 +102,7 @@ class CoordinatorBench(Bench):
         told = structs.replace(told, audit="audit" in named, on_inexact=named.get("inexact", "warn"))
         told = structs.replace(told, on_corruption=named.get("corruption", "stop"))
         told = structs.replace(told, audit_every=int(named.get("audits", 0)))
+        told = structs.replace(told, audit_spares_every=int(named.get("judges", 0)))
         told = structs.replace(told, without_spare="shrink" if "shrink" in named else "wait")
         self.core: Any = self._make_core(named, told, deadlines, schedule)
         self._layout = layout

@@ -66,7 +66,7 @@ class Unrepeated:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    nodes: tuple[str, ...]  # that have computed the ranks, and of which no two agree
+    pass
 
 
 Decision = Settled | Again | Unrepeated | Undecided
@@ -83,21 +83,17 @@ def decide(computed: Sequence[Computed], turn: Turn | None, spares: Sequence[str
     if all(_is_agreed(alike, position, computed[0], turn) for position in range(len(newest.seats))):
         return Settled(alike)
     if len(computed) >= COMPUTATIONS_WITH_JUDGES:
-        return _undecided(computed, turn)
+        return Undecided()
     if len(alike) == 1 and len(computed) > 1 and computed[-2].seats != newest.seats:
         return Again({})
     moves = next(_further_seats(computed, turn, spares), None)
-    return Again(moves) if moves is not None else _undecided(computed, turn)
+    return Again(moves) if moves is not None else Undecided()
 
 
 def _is_agreed(alike: Sequence[Computed], position: int, first: Computed, turn: Turn) -> bool:
     """Two different nodes agree on its ranks, or it is nobody's turn there and nobody has moved."""
     nodes = {each.seats[position] for each in alike}
     return len(nodes) > 1 or (position != turn.position and nodes == {first.seats[position]})
-
-
-def _undecided(computed: Sequence[Computed], turn: Turn) -> Undecided:
-    return Undecided(tuple(dict.fromkeys(each.seats[turn.position] for each in computed)))
 
 
 def _further_seats(computed: Sequence[Computed], turn: Turn, spares: Sequence[str]) -> Iterator[Mapping[int, str]]:
