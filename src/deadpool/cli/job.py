@@ -72,6 +72,7 @@ def audit(
         bool,
         typer.Option("--step", help="compute one of the next steps twice instead, and look for a device that errs"),
     ] = False,
+    rank: Annotated[int | None, typer.Option(help="with --step: a spare computes the step for this rank too")] = None,
     wait: Annotated[bool, typer.Option(help="wait for the verdict")] = True,
     wait_s: WaitS = 600.0,
     json: Json = False,
@@ -79,14 +80,17 @@ def audit(
     """Play a recovery without a loss, for one rank of each kind in turn: another process takes the rank, all ranks
     compute the last steps again, and digests of their state are compared. In a last one all ranks are cut off inside of
     a step. Exit code 1: the script is not exact, or there was no verdict. With --step no rank moves, and exit code 1
-    means that some rank has computed something else the second time."""
+    means that some rank has computed something else the second time; with --rank the ranks of its node move to a spare,
+    and exit code 1 may also mean that no spare was ready."""
     from deadpool.cli.job_client import find_run_dir
 
     check_at_least(0, wait_s=wait_s)
     folder = find_run_dir(run)
     if step:
-        _audit_step(folder, wait_s if wait else None, json=json)
+        _audit_step(folder, rank, wait_s if wait else None, json=json)
         return
+    if rank is not None:
+        raise ConfigError("--rank is for one step that is computed twice: give --step too")
     before = len(ask(folder, "status")["audit"]["verdicts"])
     ask(folder, "audit")
     if not wait:
@@ -107,8 +111,8 @@ def audit(
         raise typer.Exit(1)
 
 
-def _audit_step(folder: RunDir, wait_s: float | None, *, json: bool) -> None:
-    ask(folder, "step_audit")
+def _audit_step(folder: RunDir, rank: int | None, wait_s: float | None, *, json: bool) -> None:
+    ask(folder, "step_audit", **({"rank": rank} if rank is not None else {}))
     if wait_s is None:
         print("{}" if json else "asked for: deadpool status will say up to which step is audited")
         return
@@ -125,12 +129,20 @@ def _audit_step(folder: RunDir, wait_s: float | None, *, json: bool) -> None:
         print(f"no step is audited any more: {state['ended']}", file=sys.stderr)
         raise typer.Exit(1)
     last = state["last"]
-    has_erred = last["computed"] > _TWICE
-    times = f"{last['computed']} times until two agreed: corruption_found or corruption_unexplained tells of it"
-    told = f"step {last['step']} was computed {times if has_erred else 'twice, alike'}"
-    print(json_format.dumps(last) if json else told)
-    if has_erred:
+    print(json_format.dumps(last) if json else _line_of_step(last))
+    if rank is not None and not last["nodes"]:
+        print("no two nodes agree, or no spare was ready in time: ask again", file=sys.stderr)
+    if not last["alike"] or (rank is not None and not last["nodes"]):
         raise typer.Exit(1)
+
+
+def _line_of_step(last: dict[str, Any]) -> str:
+    judges = f", for ranks {', '.join(map(str, last['ranks']))} on nodes {', '.join(last['nodes'])}"
+    where = judges if last["nodes"] else ""
+    if last["alike"]:
+        return f"step {last['step']} was computed {'twice' if last['computed'] == _TWICE else 'again'}, alike{where}"
+    found = "the events corruption_found, corruption_unexplained or corruption_undecided tell of it"
+    return f"step {last['step']} was computed {last['computed']} times, and not alike{where}: {found}"
 
 
 def _line(verdict: dict[str, Any]) -> str:

@@ -84,6 +84,8 @@ class AuditAsked:
 class StepAuditAsked(FeatureInput):
     """A person wants one of the next steps to be computed twice, and compared."""
 
+    position: int | None = None  # whose ranks a spare is to compute too
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFound(FeatureInput):

@@ -137,8 +137,13 @@ def _corruption(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _step_audits(found: dict[str, Any]) -> str:
-    newest = found["audited_up_to"]
+    newest, judged = found["audited_up_to"], found["confirmed"]
     told = f"audited up to step {newest}" if newest is not None else "no step was audited yet"
+    if judged:
+        told += "; nodes whose steps another one has computed alike: "
+        told += ", ".join(f"{node} up to {step}" for node, step in sorted(judged.items()))
+    if found["judging_ended"]:
+        told += f"; spares compare no more: {found['judging_ended']}"
     if found["ended"]:
         return f"[bold]{told}[/bold], and none is audited any more: {found['ended']}"
     if not found["every"]:

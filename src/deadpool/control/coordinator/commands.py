@@ -67,10 +67,10 @@ class Commands:
                     body={}, error="this is the run folder of a job, and no pool: give the pool's folder as --pool"
                 )
             case _:
-                return self._ask_feature(ask.what)
+                return self._ask_feature(ask)
 
-    def _ask_feature(self, what: str) -> Answer:
-        match self._leadership.coordinator.features.request(what):
+    def _ask_feature(self, ask: Ask) -> Answer:
+        match self._leadership.coordinator.features.request(ask.what, ask.arguments):
             case FeatureInput() as input:
                 self._feed(input)
                 return Answer(body={})
@@ -78,7 +78,7 @@ class Commands:
                 return Answer(body={}, error=refusal)
             case None:
                 known = "status, kill, drain, replace, protect, durable, audit, step_audit, doctor or stop"
-                return Answer(body={}, error=f"{what!r} is not a request of DeadPool: send {known}")
+                return Answer(body={}, error=f"{ask.what!r} is not a request of DeadPool: send {known}")
 
     def _use_scheme(self, text: str) -> Answer:
         core = self._leadership.coordinator

@@ -8,7 +8,7 @@ A feature derives its part from `CoordinatorPart` and overrides what it has a sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -54,7 +54,7 @@ class CoordinatorPart:
     def on_input(self, input: FeatureInput) -> None:
         """The input may be another feature's. It may also come while this process does not lead."""
 
-    def on_request(self, what: str) -> FeatureInput | str | None:
+    def on_request(self, what: str, arguments: Mapping[str, object]) -> FeatureInput | str | None:
         """A person asks for something by this word. Returns the input that follows, or why nothing does; None: another
         feature may know the word."""
         return None
@@ -141,8 +141,9 @@ class CoordinatorParts:
             for each in before:
                 part.follow(each)
 
-    def request(self, what: str) -> FeatureInput | str | None:
-        return next((found for part in self._parts if (found := part.on_request(what)) is not None), None)
+    def request(self, what: str, arguments: Mapping[str, object]) -> FeatureInput | str | None:
+        found = (part.on_request(what, arguments) for part in self._parts)
+        return next((each for each in found if each is not None), None)
 
     def deadline(self) -> float | None:
         found: float | None = None

@@ -71,7 +71,9 @@ class AuditVerdicts:
             self._report(case, finding)
 
     def _keep(self, case: Case, nodes: list[str]) -> None:
-        self.last = {"step": case.step, "computed": len(case.computed), "nodes": nodes, "ranks": list(case.ranks)}
+        alike = all(each.agrees_with(case.computed[0]) for each in case.computed)
+        self.last = {"step": case.step, "computed": len(case.computed), "alike": alike}
+        self.last |= {"nodes": nodes, "ranks": list(case.ranks)}
 
     def _report(self, case: Case, finding: Finding) -> None:
         match finding:

@@ -12,6 +12,7 @@ it makes a plan, and every version before it is committed. Quarantines are kept 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from deadpool.protocol.causes import EndCause, FaultKind
 from deadpool.protocol.coordinator.commits.commits import wrong_claim
@@ -284,13 +285,17 @@ class Corruption(CoordinatorPart):
 
     def on_input(self, input: FeatureInput) -> None:
         if isinstance(input, StepAuditAsked):
-            self.step_audits.ask()
+            self.step_audits.ask(input.position)
 
-    def on_request(self, what: str) -> FeatureInput | str | None:
+    def on_request(self, what: str, arguments: Mapping[str, object]) -> FeatureInput | str | None:
         if what != STEP_AUDIT:
             return None
-        refusal = self.step_audits.refusal() if self._acts else "nothing is done where ranks differ (--on-corruption)"
-        return StepAuditAsked() if refusal is None else f"no step is audited: {refusal}"
+        rank = arguments.get("rank")
+        position = self._job.layout.position_of(rank) if isinstance(rank, int) else None
+        refusal = self.step_audits.refusal(position)
+        if not self._acts:
+            refusal = "nothing is done where ranks differ (--on-corruption)"
+        return StepAuditAsked(position=position) if refusal is None else f"no step is audited: {refusal}"
 
     def _convict(self, evidence: Evidence, errors: int = 1) -> None:
         """By now all ranks agree with what they have computed before, so no step is lost for a node that leaves."""

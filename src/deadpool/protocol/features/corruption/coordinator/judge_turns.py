@@ -21,13 +21,15 @@ class JudgeTurns:
         self._audits = 0  # since the last one with a judge
         self._next = 0  # position, in turn
         self._first: int | None = None  # position that comes before all others
+        self._is_asked_for = False  # by a person, who waits for it
         self._reserved: str | None = None  # the node that rehearses for it
         self._knowing: frozenset[Voter] | None = None  # nodes that were told of the audit that is under way
         self.ended = ""  # why nobody is judged in turn any more
         self.confirmed: dict[str, int] = {}  # by node: the newest step in which another node has computed the same
 
     def put_first(self, position: int | None) -> None:
-        """A person has asked for it."""
+        """A person has asked for it, or for nobody."""
+        self._is_asked_for = position is not None
         if position is not None:
             self._first = position
 
@@ -62,7 +64,7 @@ class JudgeTurns:
             self._audits += 1
             return
         if self._first == judged:
-            self._first = None
+            self._first, self._is_asked_for = None, False
         if self._next == judged:
             self._next = (judged + 1) % self._job.layout.positions
         self._audits = 0
@@ -85,6 +87,13 @@ class JudgeTurns:
         if member is not None:
             member.reserved_position = None
         self._reserved = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """A spare is there for the position that a person has asked for, and is not ready yet."""
+        if self._first is None or not self._is_asked_for:
+            return False
+        return bool(self._healthy) and not self._ready(self._first)
 
     def judge_of(self, position: int) -> str | None:
         """A spare that stands ready to take the position."""

@@ -73,19 +73,22 @@ class StepAudits:
 
     # --- order --------------------------------------------------------------------------------------------------------
 
-    def refusal(self) -> str | None:
-        """Why none can be asked for now; None: one can."""
+    def refusal(self, position: int | None = None) -> str | None:
+        """Why none can be asked for now; None: one can. `position`: whose ranks a spare is to compute too."""
         if self.ended:
             return self.ended
         if self._order is not None or self._is_asked_for:
             return "one is under way: ask again when it is over"
         if not self._job.can_drain or not self._job.is_full:
             return f"the job is {self._job.phase.value if self._job.is_full else 'shrunk'}: ask again when it runs"
+        if position is not None and position not in range(self._job.layout.positions):
+            return f"there is no such rank: give 0 to {self._job.layout.world_size - 1}"
+        if position is not None and not self.turns.spares(position):
+            return "there is no healthy spare that could compute the step too"
         return None
 
     def ask(self, position: int | None = None) -> None:
-        """`position`: whose ranks a spare is to compute too."""
-        if self.refusal() is None:
+        if self.refusal(position) is None:
             self._is_asked_for = True
             self.turns.put_first(position)
 
@@ -112,6 +115,8 @@ class StepAudits:
             self.verdicts.end(max(steps), _INEXACT)
             return
         due = self._newest + self._every - 1 if not self._is_asked_for else 0
+        if self._is_asked_for and self.turns.is_awaited:
+            return
         earliest = max(due, max(steps) + self._margin)
         if earliest > max(steps) + 2 * self._margin:
             return

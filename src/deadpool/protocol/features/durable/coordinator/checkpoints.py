@@ -8,7 +8,7 @@ is committed when all ranks have ended is written before the job ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from deadpool.protocol.causes import Checkpoint
 from deadpool.protocol.coordinator.job import JobState
@@ -80,7 +80,7 @@ class CheckpointNews(CoordinatorPart):
             case _:
                 pass  # another feature's
 
-    def on_request(self, what: str) -> FeatureInput | str | None:
+    def on_request(self, what: str, arguments: Mapping[str, object]) -> FeatureInput | str | None:
         if what != "durable":
             return None
         refusal = self.writes.refusal()
