@@ -77,9 +77,9 @@ def test_what_agrees_with_nothing_is_repeated_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("spares", "errs", "expected"),
     [
-        (("x", "t"), X, {0: "t"}),
-        (("x",), X, {0: "y", 1: "s"}),
-        (("x", "s"), S, {0: "y", 1: "s"}),
+        (("s", "t"), X, {0: "t"}),
+        (("s",), X, {0: "y", 1: "s"}),
+        (("s",), S, {0: "y", 1: "s"}),
     ],
 )
 def test_third_node(spares: tuple[str, ...], errs: dict[str, int], expected: dict[int, str]) -> None:
