@@ -132,8 +132,8 @@ def _step_audits(options: SeedOptions) -> SeedOptions:
 
 
 def _judges(options: SeedOptions) -> SeedOptions:
-    """As in `step_audits`; in every audit, or in every other one, a spare computes the ranks of a node too. One spare
-    is there, or several."""
+    """A spare computes the ranks of a node too, in every audit or in every other one; all else is as in `step_audits`.
+    One spare is there, or several."""
     options = _step_audits(options)
     return replace(options, audit_spares=1 + options.seed % 2, spares=1 + options.seed % 3, calm_s=110.0)
 

@@ -34,7 +34,7 @@ class JudgeTurns:
             self._first = position
 
     def suspect(self, position: int) -> None:
-        """Its ranks were found to differ."""
+        """The ranks of this position were found to differ."""
         if self.is_on and self._first is None:
             self._first = position
 
