@@ -106,7 +106,12 @@ def node_that_repeats_itself_is_believed(patch: Patch) -> None:
 
 
 def turn_passes_without_a_judge(patch: Patch) -> None:
-    patch.set(StepAudits, "_begin_turn", lambda self, order, settled: False)
+    def begin_turn(self: StepAudits, order: StepAudit, settled: Settled) -> bool:
+        if self.due is not None:
+            self.turns.on_audit(self.due)
+        return False
+
+    patch.set(StepAudits, "_begin_turn", begin_turn)
 
 
 def node_is_named_for_its_position(patch: Patch) -> None:
