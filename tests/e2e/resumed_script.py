@@ -45,7 +45,7 @@ def batches() -> Iterator[Tensor]:
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """Checkpoints bear the number of updates. All ranks have written one before any goes on."""
+    """Checkpoints have the number of updates. All ranks have written one before any goes on."""
     found = sorted(folder.glob(f"rank{pool.rank}-*.pt")) if folder.exists() else []
     return torch.load(found[-1], weights_only=True) if found else None
 

@@ -138,7 +138,7 @@ def test_a_spare_fetches_what_it_lacks_and_says_so_once() -> None:
     job.nodes["n1"].uses(*code)
     job.run()
     assert spare.files == code
-    assert [event.detail for event in spare.events] == [{"source": "n0", "files": 1, "bytes": 10, "left_out": ""}]
+    assert [event.detail for event in spare.events] == [{"source": "n0", "files": 1, "bytes": 10, "skipped": ""}]
     assert sum(isinstance(each, CodeOffered) for each in job.passed) == 1, "both have the same"
     assert [len(each.data) for each in job.passed if isinstance(each, CodeChunk)] == [4, 4, 2]
     assert spare.part.facts() == {"compiled_code": {"used_bytes": 0, "fetched_files": 1, "fetched": 10}}
@@ -184,7 +184,7 @@ def test_a_damaged_file_is_left_out_and_the_others_come() -> None:
     job = Job(Node("n0", {"0/a/x": b"x", "0/a/y": b"y"}), Node("n1"), spare)
     job.nodes["n0"].uses("0/a/x", "0/a/y")
     job.run()
-    assert spare.files == {} and spare.events[0].detail["left_out"] == "damaged; damaged"
+    assert spare.files == {} and spare.events[0].detail["skipped"] == "damaged; damaged"
 
 
 def test_another_node_with_the_same_code_goes_on_for_one_that_is_lost() -> None:

@@ -159,13 +159,13 @@ EVENTS = (
         name="compiled_code_fetched",
         meaning="A spare has fetched compiled code (torch.compile, Triton) that live ranks use, so that its processes "
         "do not compile it again.",
-        action="Nothing. `left_out` says what it does not have: a process that needs it compiles it.",
+        action="Nothing. `skipped` says what it does not have: a process that needs it compiles it.",
         fields={
             "node": "the spare",
             "source": "the node that has it",
             "files": "how many files",
             "bytes": "how much",
-            "left_out": "why some files, or all, were not taken; empty: none was left out",
+            "skipped": "why some files, or all, were not taken; empty: none was skipped",
         },
     ),
     EventType(

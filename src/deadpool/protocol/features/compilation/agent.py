@@ -146,7 +146,7 @@ class NodeCode(AgentPart):
                 source=fetch.offer.node,
                 files=fetch.written,
                 bytes=fetch.written_bytes,
-                left_out="; ".join(fetch.failures[:3]),
+                skipped="; ".join(fetch.failures[:3]),
             )
         self._begin_next()
 
