@@ -161,7 +161,6 @@ EVENTS = (
         "do not compile it again.",
         action="Nothing. `skipped` says what it does not have: a process that needs it compiles it.",
         fields={
-            "node": "the spare",
             "source": "the node that has it",
             "files": "how many files",
             "bytes": "how much",
