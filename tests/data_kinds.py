@@ -31,6 +31,20 @@ class Rows(Dataset[torch.Tensor]):
         return row
 
 
+class LazyRows(Rows):
+    """It makes at its first sample what it reads from, and notes that it has."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.is_made = False
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if not self.is_made:
+            self.table = torch.arange(float(ROWS)).view(ROWS, 1).expand(ROWS, WIDTH).contiguous()
+            self.is_made = True
+        return super().__getitem__(index) + self.table[index]
+
+
 class Stream(IterableDataset[torch.Tensor]):
     """`buffer`: samples leave it in an order that is drawn from the process's generators, or from its own."""
 
@@ -109,7 +123,7 @@ class OwnMask:
 Make = Callable[[], DataLoader[Any]]
 
 
-def _rows(**options: Any) -> Make:
+def _rows(rows: type[Rows] = Rows, **options: Any) -> Make:
     def make() -> DataLoader[Any]:
         kind = {key: options[key] for key in ("is_random",) if key in options}
         rest = {key: value for key, value in options.items() if key not in ("is_random", "own_data", "sampler")}
@@ -118,7 +132,7 @@ def _rows(**options: Any) -> Make:
             rest["sampler"] = options["sampler"]()
         if rest.get("collate_fn") is OwnMask:
             rest["collate_fn"] = OwnMask()
-        return DataLoader(Rows(own=own, **kind), batch_size=BATCH, **rest)
+        return DataLoader(rows(own=own, **kind), batch_size=BATCH, **rest)
 
     return make
 
@@ -140,6 +154,7 @@ IN_PROCESS: dict[str, Make] = {
     "random rows": _rows(shuffle=True, is_random=True),
     "rows with a generator of their own": _rows(shuffle=True, own_data=True),
     "collator with a generator of its own": _rows(collate_fn=OwnMask),
+    "rows that are made at the first one": _rows(LazyRows, shuffle=True, is_random=True),
     "own sampler": _rows(sampler=OwnOrder, collate_fn=mask),
     "weighted sampler": _rows(sampler=_weighted),
     "stream": _stream(collate_fn=mask),
@@ -149,6 +164,10 @@ IN_PROCESS: dict[str, Make] = {
 }
 WORKERS: dict[str, Make] = {
     "random rows, workers": _rows(shuffle=True, is_random=True, num_workers=2),
+    "rows that are made at the first one, workers": _rows(LazyRows, shuffle=True, is_random=True, num_workers=2),
+    "rows that are made at the first one, persistent workers": _rows(
+        LazyRows, shuffle=True, is_random=True, num_workers=2, persistent_workers=True
+    ),
     "random collator, three workers": _rows(shuffle=True, collate_fn=mask, num_workers=3),
     "own sampler, persistent workers": _rows(sampler=OwnOrder, is_random=True, num_workers=2, persistent_workers=True),
     "collator of its own, persistent workers": _rows(

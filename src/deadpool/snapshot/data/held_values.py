@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from deadpool.snapshot.data.generators import aside
 from deadpool.snapshot.data.held_sequences import FirstContents, is_sequence
 from deadpool.snapshot.record.record import decode, encode
 
@@ -111,6 +112,19 @@ class HeldValues:
             data = values.get(path, self._first[path])
             if data and _encoded(_get(slot)) != data:
                 _put(slot, data)
+
+
+def read_unnoted(held: HeldValues, read: Callable[[], object]) -> None:
+    """Reads while everything has its first value; then the values, and all generators, are as before. An error comes
+    again when the same is read in earnest."""
+    noted = held.read_all()
+    if not noted:
+        return
+    with aside():
+        held.write_all({})
+        with contextlib.suppress(Exception):
+            read()
+        held.write_all(noted)
 
 
 class _Root:

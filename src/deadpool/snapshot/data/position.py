@@ -197,7 +197,7 @@ class DataPosition:
         self._count, self._is_unclaimed, self._is_left = count, False, ended and self._enters_again
         if state["order"] is not None:
             self._torch.order_held.write_all(state["order"])
-            self._torch.data_held.write_all(state["data"])
+            self._torch.put_held(state["data"])
         elif is_here and began != count:
             self._write_as_before(count + 1)
         self._first = list(state["first"])

@@ -5,6 +5,7 @@ data held then, and is brought to the place:
 
     a dataset with indices   the indices before the place are passed over
     workers                  are put where their generators were (workers.py)
+    what data holds          is put back after a first sample was read (`_read_before_values`)
     a stream                 loads its own state; if it has none, all is drawn again from the first sample (stream.py)
 """
 
@@ -18,7 +19,7 @@ from torch.utils.data import IterableDataset, IterDataPipe
 
 from deadpool.errors import ConfigError
 from deadpool.snapshot.data.generators import Generators, aside
-from deadpool.snapshot.data.held_values import HeldValues
+from deadpool.snapshot.data.held_values import HeldValues, read_unnoted
 from deadpool.snapshot.data.iteration import Iteration, Target
 from deadpool.snapshot.data.kept_batches import Draw, Draws, KeptBatch
 from deadpool.snapshot.data.order import DrawOrder, Start
@@ -37,6 +38,8 @@ class TorchIterators:
             but=lambda: (loader.dataset,),
         )
         self.data_held = HeldValues(lambda: {"dataset": loader.dataset, "collate_fn": loader.collate_fn})
+        self._has_read = False  # a sample, in this process
+        self._is_put_unread = False
         self._require_no_iterators(self._held_iterators())
 
     def _held_iterators(self) -> dict[str, object]:
@@ -94,6 +97,7 @@ class TorchIterators:
         """Draws the next batch, which may be ahead of its step, and notes all that it depends on."""
         held, source = self._held_by_data(), self._state_of_stream(iteration)
         data = iteration.take()
+        self._has_read = True
         if iteration.drawn == 0 and iteration.iterators:
             self._require_fresh_iterators(iteration)
         if iteration.was_loaded:
@@ -149,7 +153,7 @@ class TorchIterators:
         iteration.draws = Draws(target.drawn)
         iteration.start, iteration.workers = target.start, dict(target.workers)
         with aside():
-            self.data_held.write_all(target.start.data)
+            self.put_held(target.start.data)
             if target.source is not None:
                 self._load_stream(iteration, target)
             else:
@@ -158,6 +162,10 @@ class TorchIterators:
                     self.data_held.write(target.held)
         iteration.ahead = deque(target.ahead)
         iteration.target = None
+
+    def put_held(self, values: Mapping[str, bytes]) -> None:
+        self._is_put_unread = self._has_indices and not self._has_read
+        self.data_held.write_all(values)
 
     def _load_stream(self, iteration: Iteration, target: Target) -> None:
         """The dataset may hold what it has loaded in an attribute until its first sample, so nothing is written to
@@ -228,6 +236,21 @@ class TorchIterators:
             order.newest.note_own()  # torch has drawn a seed
         if self._reads_stream:
             self._stream.watch(iteration)
+        if self._is_put_unread and not loader.num_workers:
+            self._read_before_values(iteration.inner._dataset_fetcher)
+
+    def _read_before_values(self, fetcher: Any) -> None:
+        """A dataset may make at its first sample what it reads from, and note that it has (`self.is_cached = True`).
+        The note came from another process, and would be wrong here: so the first sample is read without what was put
+        back, for nothing, and then again."""
+        read = fetcher.fetch
+
+        def fetch(indices: Any) -> Any:
+            fetcher.fetch, self._is_put_unread = read, False
+            read_unnoted(self.data_held, lambda: read(indices))
+            return read(indices)
+
+        fetcher.fetch = fetch
 
     @property
     def _reads_stream(self) -> bool:

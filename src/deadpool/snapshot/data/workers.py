@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data._utils import fetch, pin_memory
 
 from deadpool.snapshot.data.generators import Generators
-from deadpool.snapshot.data.held_values import HeldValues
+from deadpool.snapshot.data.held_values import HeldValues, read_unnoted
 from deadpool.snapshot.record.record import decode, encode
 
 
@@ -59,6 +59,7 @@ class WorkerState:
         self._told = b""
         self._fetcher: Any = None  # there is one for each epoch
         self._is_first = False
+        self._has_read, self._is_put_unread = False, False
         self._sequences: dict[str, bytes] = {}
 
     def begin(self, fetcher: Any) -> None:
@@ -70,11 +71,19 @@ class WorkerState:
 
     def put(self, state: bytes) -> None:
         assert self._held is not None
+        self._is_put_unread = not self._has_read
         generators, held = decode(state, "the state of a worker")
         Generators.decoded(generators).restore()
         self._held.write_all(held)
         self._sequences = self._held.read_sequences()
         self._told = state
+
+    def reads(self, read: Callable[[], object]) -> None:
+        """A worker that was put to a state has not made what its dataset keeps from its first sample on."""
+        if self._is_put_unread and isinstance(self._fetcher, fetch._MapDatasetFetcher):
+            assert self._held is not None
+            read_unnoted(self._held, read)
+        self._has_read, self._is_put_unread = True, False
 
     def news(self) -> bytes | None:
         state, self._is_first = self._encoded(), False
@@ -99,6 +108,7 @@ def _telling(original: Any, state: WorkerState) -> Any:
             if indices.state is not None:
                 state.put(indices.state)
             return ToState()
+        state.reads(lambda: original(fetcher, indices))
         return Made(original(fetcher, indices), state.news(), state.worker)
 
     return fetch_and_tell
