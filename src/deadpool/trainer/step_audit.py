@@ -24,7 +24,7 @@ from deadpool.snapshot.arena.checksums import checksum
 from deadpool.snapshot.record.tensors import local_part
 from deadpool.snapshot.state.device_digest import Begun
 from deadpool.snapshot.state.state_parts import begin_digest, finish_digests
-from deadpool.trainer.adapters.fsdp2 import leaves_of
+from deadpool.trainer.adapters.fsdp2 import leaves_of, watch_leaves
 from deadpool.trainer.adapters.pipeline import schedules
 from deadpool.trainer.audit import FENCE_S, NO_STATE, PATIENCE_STEPS, logged_parts
 from deadpool.trainer.job_journal import JobJournal
@@ -85,7 +85,7 @@ class AuditedStep:
         self._is_watched = self.is_next(number)
         if self._is_watched:
             self._gradients, self._reduced = GradientDigests(), GradientDigests()
-            self._handles = [self._gradients.watch(name, each) for name, each in leaves_of(self._job.state.modules)]
+            self._handles = watch_leaves(self._job.state.modules, self._gradients.watch)
 
     def leave_step(self) -> None:
         for handle in self._handles:

@@ -168,13 +168,37 @@ def leaves_of(modules: Iterable[nn.Module]) -> Iterator[tuple[str, Tensor]]:
                 yield name, each
 
 
+def watch_leaves(modules: Iterable[nn.Module], watch: Callable[[str, Tensor], Any]) -> list[Any]:
+    """Calls `watch` for each of these leaves, now or in the forward pass that gathers it for the first time. Returns
+    handles, of which more come in that pass."""
+    modules = list(modules)
+    leaves = list(leaves_of(modules))
+    handles, watched = [watch(name, each) for name, each in leaves], {id(each) for _, each in leaves}
+
+    def watch_gathered(*_: object) -> None:
+        for name, each in _whole_parameters(modules):
+            if each.requires_grad and id(each) not in watched:
+                watched.add(id(each))
+                handles.append(watch(name, each))
+
+    if any(
+        getattr(each, "_unsharded_param", None) is None for group in groups_of(modules) for each in group.fsdp_params
+    ):
+        handles += [each.register_forward_pre_hook(watch_gathered) for each in sharded_modules(modules)]
+    return handles
+
+
+def _name_of(param: Any) -> str:
+    return str(param._param_fqn or param._module_info.param_name)
+
+
 def _whole_parameters(modules: Iterable[nn.Module]) -> Iterator[tuple[str, Tensor]]:
     """Yields the parameters that forward passes compute with. There are none before the first one."""
     for group in groups_of(modules):
         for param in group.fsdp_params:
             whole = getattr(param, "_unsharded_param", None)
             if whole is not None:
-                yield param._param_fqn or param._module_info.param_name, whole
+                yield _name_of(param), whole
 
 
 def watch_shards(modules: Iterable[nn.Module]) -> ShardWatch:
