@@ -8,7 +8,7 @@ import sys
 import pytest
 from test_layers import modules
 
-LIBRARIES = ("deepspeed", "lightning", "megatron", "torchtitan", "transformers")
+LIBRARIES = ("accelerate", "deepspeed", "lightning", "megatron", "torchtitan", "transformers")
 OF_LIBRARIES = (*(f"integrations.{name}" for name in LIBRARIES), "clusters.kubernetes.operator.cluster")
 """What imports one of these uses the library itself."""
 OPTIONAL = (

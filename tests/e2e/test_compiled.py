@@ -33,7 +33,9 @@ def test_node_killed_in_mid_step(tmp_path, fork_server, layout, backend):
     assert gated.seats() == ["n0", "n2"]
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles for CPUs with g++")
+@pytest.mark.skipif(
+    shutil.which("g++") is None, reason="no C compiler for C++ (g++), with which inductor compiles for CPUs"
+)
 def test_a_rank_that_was_not_rehearsed_compiles_nothing(tmp_path, fork_server):
     """Each node has a folder of its own for compiled code, as on machines without a shared disk, and each rank has code
     of its own. The spare has rehearsed rank 0, and rank 1 is lost."""

@@ -62,7 +62,7 @@ class SessionTwin:
         self.registrar = Registrar(self.emit)
         self.findings = Findings(self)  # type: ignore[arg-type]
         self.audit = self.step_audit = None
-        self.file_guard = self.served_stores = Quiet()
+        self.file_guard = self.served_stores = self.code_watch = Quiet()
         self.recording_schedule = Quiet()
         self.groups = PeersThere()
         self.unwind_watch = UnwindWatchdog(lambda _: None)
