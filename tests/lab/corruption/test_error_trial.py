@@ -12,9 +12,8 @@ from deadpool_lab.corruption.error_trial import ErrorTrial
 from deadpool_lab.corruption.plan import SHAPES, draw
 
 
-@pytest.mark.parametrize(
-    "layout", ["fsdp2", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("ddp", "tp"))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["fsdp2", "ddp", "tp"])
 def test_each_kind_of_error_is_found(tmp_path, layout):
     shape = SHAPES[layout]
     trial = ErrorTrial(shape, draw(shape, len(FLIPS), 1), tmp_path, time.monotonic() + 600.0, ask, lambda outcome: None)

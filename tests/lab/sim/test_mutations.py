@@ -17,7 +17,6 @@ QUICK = (
     "2 no keep_from, watermark alone",
     "3 permit passes what is pending",
     "4 nothing dropped above resume",
-    "13 twice: lowest permit, versions passed first",
     "19 twice: no term in generations or orders",
     "28 racks ignored",
     "36 process of another rank seated",
